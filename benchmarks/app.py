@@ -1,9 +1,9 @@
 """What our side's worker runs: the provider, the events of the benchmarks and their handlers.
 
-The worker process is `python -m eventbus worker benchmarks.app:provider`; EVENTBUS_URL says
-where, and BENCH_SERVES what: `noop` (default), `noop:200` (that many event types), `sized`,
-`echo`, `waits`, or the flows of a shape, as in `chain:3` (see `flows.py`). With BENCH_GATE it begins when the harness opens that gate (see `gate.py`), and with
-BENCH_REPORT it leaves the figures of its handler calls (see `calls.py`).
+The worker process is `python -m eventbus worker benchmarks.app:provider`; EVENTBUS_URL says where, and
+BENCH_SERVES what: `noop` (default), `noop:200` (that many event types), `sized`, `echo`, `waits`, or the
+flows of a shape, as in `chain:3` (see `flows.py`). With BENCH_GATE it begins when the harness opens that gate
+(see `gate.py`), and with BENCH_REPORT it leaves the figures of its handler calls (see `calls.py`).
 """
 
 from __future__ import annotations

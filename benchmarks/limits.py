@@ -1,9 +1,10 @@
 """What limits cost the server: `python -m benchmarks.limits URL`.
 
-Jobs are added, and drained by turns of 50, each of which settles what the one before has claimed, as a busy worker does: from
-a queue without a limit, from one with a limit, and from one whose jobs have 50 limit keys, in turns of 4. The kinds take
-rounds in turns, each in a queue of its own. It prints the server's time for each job, and how that compares with no limit:
-the shortest of all rounds. The prefix is its own, and all its keys are removed at the end.
+Jobs are added, and drained by turns of 50, each of which settles what the one before has claimed, as a busy
+worker does: from a queue without a limit, from one with a limit, and from one whose jobs have 50 limit keys,
+in turns of 4. The kinds take rounds in turns, each in a queue of its own. It prints the server's time for
+each job, and how that compares with no limit: the shortest of all rounds. The prefix is its own, and all its
+keys are removed at the end.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ async def _drain(store: Store, queue: str, lane: str) -> int:
 
 
 def _busy(client: Any) -> float:
-    """Return the time of processors that the server has used, seconds: a busy machine does not change it much."""
+    """Return the time of processors that the server has used, seconds: a busy machine does not change it
+    much.
+    """
     used = client.info("cpu")
     return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 

@@ -1,7 +1,7 @@
 """Our side's program for flows that wait; its worker is another process that serves `waits`.
 
-`sleepers` executes --count flows that sleep for 30 days, and ends when --members of them sleep. `signal` executes --count flows,
-one at a time, that wait for a signal: it times from the signal to the flow's result.
+`sleepers` executes --count flows that sleep for 30 days, and ends when --members of them sleep. `signal`
+executes --count flows, one at a time, that wait for a signal: it times from the signal to the flow's result.
 """
 
 from __future__ import annotations

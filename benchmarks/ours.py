@@ -1,10 +1,10 @@
 """Our side: one program for each step, against the public interface only.
 
-Steps: `enqueue` (single emits, --in-flight of them open at a time), `bulk` (emit_many, in
-calls of --chunk), `fill` (the same, without a warm-up), `cancel` (of jobs that wait), `reply` and `latency` (emit and await;
-the worker is another process), `echo` (the same with a text as result). --types spreads the
-jobs over that many events, --emitters over that many providers in this process, and --size
-gives the payload that many bytes of text.
+Steps: `enqueue` (single emits, --in-flight of them open at a time), `bulk` (emit_many, in calls of --chunk),
+`fill` (the same, without a warm-up), `cancel` (of jobs that wait), `reply` and `latency` (emit and await; the
+worker is another process), `echo` (the same with a text as result). --types spreads the jobs over that many
+events, --emitters over that many providers in this process, and --size gives the payload that many bytes of
+text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What it costs the server when very many schedules are due in one second: `python -m benchmarks.schedules URL`.
+"""What it costs the server when very many schedules are due in one second: `python -m benchmarks.schedules
+URL`.
 
-It makes `--count` schedules that are due in the same second, waits until they are, and fires them as a worker does, with
-no other load. It prints the server's time for each schedule, and its longest call (`SLOWLOG`, which is time on the clock).
-The prefix is its own, and its jobs and schedules are removed at the end.
+It makes `--count` schedules that are due in the same second, waits until they are, and fires them as a worker
+does, with no other load. It prints the server's time for each schedule, and its longest call (`SLOWLOG`,
+which is time on the clock). The prefix is its own, and its jobs and schedules are removed at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ async def _plant(schedules: ScheduleClient, count: int, start: datetime) -> None
 
 
 async def measure_firing(url: str, count: int) -> dict[str, float]:
-    """Make `count` schedules, fire them, and remove all of it. Returns `us` each, `longest_ms` of a call, and `seconds` of all."""
+    """Make `count` schedules, fire them, and remove all of it. Returns `us` each, `longest_ms` of a call, and
+    `seconds` of all.
+    """
     client = cast("Any", redis.Redis).from_url(url)
     prefix = f"bench-{secrets.token_hex(4)}"
     async with EventProvider(url, prefix=prefix) as provider:

@@ -9,7 +9,8 @@ worker` handles SIGTERM and SIGINT from the first line of `main` until the proce
 
 What must always hold: each signal handler replaces the one before in one step, so that a signal always meets
 one of them. The interpreter's own exit would first give the signals back to the system, so a worker leaves
-without it. Other commands keep Python's default signal handling, and leave in the same way, because it is faster.
+without it. Other commands keep Python's default signal handling, and leave in the same way, because it is
+faster.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def main() -> None:
     else:
         # Until the command runs there is nothing to end in order, and nobody wants a traceback of imports.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # All that modules make as they are imported stays, and looking for garbage in it takes a tenth of the start.
-    # `cli.loop.run` turns it on again before work begins.
+    # All that modules make as they are imported stays, and looking for garbage in it takes a tenth of the
+    # start. `cli.loop.run` turns it on again before work begins.
     gc.disable()
     try:
         import_module("rich")  # most commands need it, and all of them should say that it is missing

@@ -172,9 +172,11 @@ class QueueFull(EmitError):
 
 
 class NoWorker(EmitError):
-    """No worker serves the event, or one of its groups, and the emission has `require_worker`; it was enqueued for no group.
+    """No worker serves the event, or one of its groups, and the emission has `require_worker`; it was
+    enqueued for no group.
 
-    `queue` is the queue that nobody serves: that of the event, or of one of its groups, `event.<name>@<group>`.
+    `queue` is the queue that nobody serves: that of the event, or of one of its groups,
+    `event.<name>@<group>`.
     """
 
     def __init__(self, message: str, *, event: str, job_id: str, queue: str) -> None:
@@ -203,15 +205,18 @@ class UnknownJob(EventBusError):
 class SignalRefused(EventBusError):
     """A job did not take a signal, and nothing has changed.
 
-    `reason` is `ended` (the job), `stopping` (its tree is being cancelled or rolled back), `full` (it has 1,000 signals, or
-    1 MiB of them, that it has not taken yet), `foreign` (another program's value stands in the place of its inbox) or `unwanted` (it
-    accepts no such trigger now: that of a state machine at another place, or one that another trigger came before).
+    `reason` is `ended` (the job), `stopping` (its tree is being cancelled or rolled back), `full` (it has
+    1,000 signals, or 1 MiB of them, that it has not taken yet), `foreign` (another program's value stands in
+    the place of its inbox) or `unwanted` (it accepts no such trigger now: that of a state machine at another
+    place, or one that another trigger came before).
     """
 
     def __init__(
         self, job_id: str, name: str, reason: str, detail: str = "", *, is_trigger: bool = False
     ) -> None:
-        """`detail` says why, in place of the text for `reason`. A trigger is sent to the flow of a state machine."""
+        """`detail` says why, in place of the text for `reason`. A trigger is sent to the flow of a state
+        machine.
+        """
         what, owner = ("trigger", "flow") if is_trigger else ("signal", "job")
         super().__init__(
             f"{what} {name} was not sent to {owner} {job_id}: {detail or _UNTAKEN.get(reason, reason)}"
@@ -221,7 +226,9 @@ class SignalRefused(EventBusError):
 
 
 class CountChanged(EventBusError):
-    """A bulk operation was not begun: by now it would be about `count` jobs, and not about some `expected` ones."""
+    """A bulk operation was not begun: by now it would be about `count` jobs, and not about some `expected`
+    ones.
+    """
 
     def __init__(self, count: int, expected: int) -> None:
         super().__init__(f"{count} jobs are meant by now, and not {expected}; look at them again")
@@ -346,8 +353,8 @@ class JobCancelled(JobError):
 class StalledError(JobError):
     """The job's workers died or lost their leases, and the job was blamed more than `max_stalls` times.
 
-    Nothing else could be blamed the last time, unless it was blamed more than four times as often. `stalls` counts all
-    stalls, also those that it was not blamed for.
+    Nothing else could be blamed the last time, unless it was blamed more than four times as often. `stalls`
+    counts all stalls, also those that it was not blamed for.
     """
 
     def __init__(self, message: str, *, event: str = "", job_id: str = "", stalls: int = 0) -> None:

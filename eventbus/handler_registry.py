@@ -1,4 +1,5 @@
-"""The handler registry: the part of a provider with which a program defines its handlers and what is around them.
+"""The handler registry: the part of a provider with which a program defines its handlers and what is around
+them.
 
 Not here: how a handler is checked (`handlers.handler`), and how a worker runs its jobs (`handlers.worker`).
 """
@@ -138,9 +139,9 @@ class HandlerRegistry:
         when the job times out, is cancelled or loses its lease. `pool` may also be the name of a pool
         that `provider.pool` has declared.
 
-        With `batch=Batch(size=100)` the function takes a list of up to so many payloads, and returns a list of as
-        many results, in their order; an exception in it is the error of that job alone. What it raises is the error
-        of each of them. `concurrency` and `timeout` are then of its calls.
+        With `batch=Batch(size=100)` the function takes a list of up to so many payloads, and returns a list
+        of as many results, in their order; an exception in it is the error of that job alone. What it raises
+        is the error of each of them. `concurrency` and `timeout` are then of its calls.
 
         Raises DefinitionError for a function that does not fit the event, for a function that another
         process could not find by its name, and for a second handler of one event and group.
@@ -198,14 +199,15 @@ class HandlerRegistry:
             raise
 
     async def unsubscribe(self, event: Event[Any, Any] | str, *, group: str = DEFAULT_GROUP) -> None:
-        """Take back the handler of an event for a group at run time; return when none of its jobs runs here any more.
+        """Take back the handler of an event for a group at run time; return when none of its jobs runs here
+        any more.
 
-        The worker of this process claims no more of these jobs at once. Jobs that run go on to their own end, for which the call
-        waits. Jobs that wait stay in the server, for other processes or a later `subscribe`. A call that is cancelled
-        has taken the handler back all the same.
+        The worker of this process claims no more of these jobs at once. Jobs that run go on to their own end,
+        for which the call waits. Jobs that wait stay in the server, for other processes or a later
+        `subscribe`. A call that is cancelled has taken the handler back all the same.
 
-        Raises UsageError if this process has no such handler, and where a job of the handler makes the call, which
-        would wait for itself. Raises ProviderStopped when the provider is not started, and StoreError.
+        Raises UsageError if this process has no such handler, and where a job of the handler makes the call,
+        which would wait for itself. Raises ProviderStopped when the provider is not started, and StoreError.
         """
         self._running(f"unsubscribe from {event}")
         route = self._routes.find(event)
@@ -222,8 +224,8 @@ class HandlerRegistry:
 
             provider.include(billing.handlers)
 
-        Workers that start from now on serve them. Raises DefinitionError as `on` does, for anything that is no
-        collection, and for a second `include` of one collection.
+        Workers that start from now on serve them. Raises DefinitionError as `on` does, for anything that is
+        no collection, and for a second `include` of one collection.
         """
         added: list[Subscription] = []
         try:
@@ -235,7 +237,8 @@ class HandlerRegistry:
             raise
 
     def pool(self, name: str, *, processes: int | None = None, threads: int | None = None) -> None:
-        """Declare a pool: `on(..., pool=name)` and steps of workflows run plain functions in its processes or threads.
+        """Declare a pool: `on(..., pool=name)` and steps of workflows run plain functions in its processes or
+        threads.
 
             provider.pool("render", processes=4)
 
@@ -299,15 +302,16 @@ class HandlerRegistry:
             @provider.listen("failed", "error")
             async def warn(change: Change) -> None: ...
 
-        `kinds` are of `claimed`, `progress`, `retried`, `delayed`, `suspended`, `returned`, `parked`, `stalled`, `completed`,
-        `failed`, `cancelled`: of the jobs that the worker runs, and of stalls that it rescues; once the server has
-        recorded it. `error` is what goes wrong in a worker outside of any job, and `missed` says that the listeners were
-        too slow for some changes. `event` (also a queue) leaves out those of other queues; it does not go with `error`,
-        `missed` and `stalled`, which know of none. `provider.watch` sees all workers, and what no worker does.
+        `kinds` are of `claimed`, `progress`, `retried`, `delayed`, `suspended`, `returned`, `parked`,
+        `stalled`, `completed`, `failed`, `cancelled`: of the jobs that the worker runs, and of stalls that it
+        rescues; once the server has recorded it. `error` is what goes wrong in a worker outside of any job,
+        and `missed` says that the listeners were too slow for some changes. `event` (also a queue) leaves out
+        those of other queues; it does not go with `error`, `missed` and `stalled`, which know of none.
+        `provider.watch` sees all workers, and what no worker does.
 
-        A worker calls its listeners one after the other, and waits for each; no job waits for them. Async functions run in
-        the event loop, other functions in a thread. What one raises is logged. Workers that start from now on have it.
-        Raises DefinitionError.
+        A worker calls its listeners one after the other, and waits for each; no job waits for them. Async
+        functions run in the event loop, other functions in a thread. What one raises is logged. Workers that
+        start from now on have it. Raises DefinitionError.
         """
         scope = None if event is None else queue_of(event).partition("@")[0]
         check_listened(kinds, has_event=event is not None)
@@ -326,14 +330,15 @@ class HandlerRegistry:
             async def alert(failure: JobFailure) -> None:
                 await page(f"{failure.name} failed: {failure.error}")
 
-        It is called once, after the server has recorded the failure, also for groups, for `reply=False`, for emissions
-        that expired and for jobs that stalled too often. It is not called for an attempt that is followed by another
-        one, and for what was cancelled. A flow is told once, with its `step`. Async functions run in the event loop,
-        others in threads, at most 16 calls at a time, for 30 s at most. Jobs do not wait for them. An error is logged. A stop
-        waits for them within the grace. If the process dies in between, it is not called again.
+        It is called once, after the server has recorded the failure, also for groups, for `reply=False`, for
+        emissions that expired and for jobs that stalled too often. It is not called for an attempt that is
+        followed by another one, and for what was cancelled. A flow is told once, with its `step`. Async
+        functions run in the event loop, others in threads, at most 16 calls at a time, for 30 s at most. Jobs
+        do not wait for them. An error is logged. A stop waits for them within the grace. If the process dies
+        in between, it is not called again.
 
-        Holds for workers that start from now on. Returns the function. Raises DefinitionError for another kind of
-        function.
+        Holds for workers that start from now on. Returns the function. Raises DefinitionError for another
+        kind of function.
         """
         self._life.failure_hooks.append(make_failure_hook(hook))
         return hook

@@ -143,9 +143,11 @@ class JobClient(RootPages):
         return status == "ok"
 
     async def stop_failed(self, job: Job, error: str) -> bool:
-        """Stop the tree of a running root with `on="wake"`, because it has failed; return False if the lease is lost.
+        """Stop the tree of a running root with `on="wake"`, because it has failed; return False if the lease
+        is lost.
 
-        The root goes on until it settles, and is claimed again, to undo. `error` is JSON text. The first cause of a stop stays.
+        The root goes on until it settles, and is claimed again, to undo. `error` is JSON text. The first
+        cause of a stop stays.
         """
         trees = self._life.running("stop a tree").store.trees
         return await trees.fail(job.id, job.token, error, deadline=_deadline()) != "lost"
@@ -158,17 +160,18 @@ class JobClient(RootPages):
         live: Mapping[str, str] | None = None,
         taken: Sequence[str] = (),
     ) -> str:
-        """Append entries to the journal of a job that runs here, under its lease; return when they are recorded.
+        """Append entries to the journal of a job that runs here, under its lease; return when they are
+        recorded.
 
-        `live` are texts by name that replace those of before, and `taken` are ids of signals that the entries take over,
-        so that no later run is given them. All of it is recorded together. Entries of several calls may be appended at a
-        time, in the order of the calls.
+        `live` are texts by name that replace those of before, and `taken` are ids of signals that the entries
+        take over, so that no later run is given them. All of it is recorded together. Entries of several
+        calls may be appended at a time, in the order of the calls.
 
-        Returns `ok`; `stopping`: recorded, but the job's tree stops; `lost`: the lease is lost, nothing was recorded.
-        Raises UsageError if the job does not run in this process, or for what cannot be recorded: a text that is none or
-        over `max_result` (or `max_payload`) and 16 KiB, more than 2,000 entries, 100 live texts or 1,000 signals, or more than 16 MiB (or
-        `max_result`) in all. Raises StoreCorrupt if somebody else changed the journal, and ProviderStopped if the worker
-        ends before the answer.
+        Returns `ok`; `stopping`: recorded, but the job's tree stops; `lost`: the lease is lost, nothing was
+        recorded. Raises UsageError if the job does not run in this process, or for what cannot be recorded: a
+        text that is none or over `max_result` (or `max_payload`) and 16 KiB, more than 2,000 entries, 100
+        live texts or 1,000 signals, or more than 16 MiB (or `max_result`) in all. Raises StoreCorrupt if
+        somebody else changed the journal, and ProviderStopped if the worker ends before the answer.
         """
         most = max(self.settings.max_result, self.settings.max_payload) + _ENVELOPE
         check_append(entries, live := live or {}, taken, most=most)
@@ -200,16 +203,19 @@ class JobClient(RootPages):
         return job.journal
 
     async def hear(self, job: Job) -> list[Signal]:
-        """Look for signals that a running job was sent since its claim; `job.signals` and `job.heard` then have them."""
+        """Look for signals that a running job was sent since its claim; `job.signals` and `job.heard` then
+        have them.
+        """
         journals = self._life.running("look for signals").store.journals
         job.heard, job.signals = await journals.inbox(job.id, deadline=_deadline())
         return job.signals
 
     async def listen(self, job: Job, *, within: float) -> None:
-        """Wait until a running job is sent a signal that it does not know of (`job.heard`), at most `within` seconds.
+        """Wait until a running job is sent a signal that it does not know of (`job.heard`), at most `within`
+        seconds.
 
-        A signal ends the wait at once, and a lost message costs the whole time: so look for signals afterwards (`hear`).
-        Signals of one job are waited for by one call at a time. Raises StoreError.
+        A signal ends the wait at once, and a lost message costs the whole time: so look for signals
+        afterwards (`hear`). Signals of one job are waited for by one call at a time. Raises StoreError.
         """
         journals, worker = self._life.running("listen to signals").store.journals, self._life.worker
         run = None if worker is None else worker.running(job)
@@ -268,14 +274,16 @@ class JobClient(RootPages):
         signal: str = "",
         call_timeout: Duration | None = None,
     ) -> None:
-        """Send a signal to a job, which keeps it until an entry of its journal takes it; a sleeping job wakes up.
+        """Send a signal to a job, which keeps it until an entry of its journal takes it; a sleeping job wakes
+        up.
 
-        `name` has no spaces, and `payload` is any text, mostly JSON. `signal` is the id of the signal: who sends the same
-        one again sends none, as long as no entry has taken it, and then as long as it is one of the last 100
-        that the job was sent, also when the job has ended. It has at most 256 bytes. By default it is fresh.
+        `name` has no spaces, and `payload` is any text, mostly JSON. `signal` is the id of the signal: who
+        sends the same one again sends none, as long as no entry has taken it, and then as long as it is one
+        of the last 100 that the job was sent, also when the job has ended. It has at most 256 bytes. By
+        default it is fresh.
 
-        Raises UnknownJob, UsageError for a name, an id or a payload that is none or over `max_payload` bytes, SignalRefused
-        if the job cannot take it, and StoreError.
+        Raises UnknownJob, UsageError for a name, an id or a payload that is none or over `max_payload` bytes,
+        SignalRefused if the job cannot take it, and StoreError.
         """
         check_text(payload, "the payload of a signal", most=self.settings.max_payload)
         check_signal_id(signal, name)
@@ -311,16 +319,18 @@ class JobClient(RootPages):
     ) -> str:
         """Add members to `tree`, save texts by name, and let the job wait for the `awaited` members.
 
-        These may be new ones, or others of the tree. The job runs again when all of them have ended, or already when
+        These may be new ones, or others of the tree. The job runs again when all of them have ended, or
+        already when
         - `first` is set, and one of them has ended, be it before this call;
         - `delay_ms` have passed;
         - `heard` is given, and the job has been sent more signals than that, as with `suspend`.
-        What it awaited runs on then, and its end changes nothing for the job, until the job awaits it again. With
-        `waits=False` the job goes on under its lease while the members run.
+        What it awaited runs on then, and its end changes nothing for the job, until the job awaits it again.
+        With `waits=False` the job goes on under its lease while the members run.
 
-        Returns `waiting`: the job has given up its lease; `added`: it goes on; `stopping`: the tree stops, or the job was cancelled, so nothing was
-        added; `lost`: the job's lease is lost. Members that exist already are not added again, so the call may be
-        repeated. Raises UsageError for a job that would go on and wait, or wait for itself.
+        Returns `waiting`: the job has given up its lease; `added`: it goes on; `stopping`: the tree stops, or
+        the job was cancelled, so nothing was added; `lost`: the job's lease is lost. Members that exist
+        already are not added again, so the call may be repeated. Raises UsageError for a job that would go on
+        and wait, or wait for itself.
         """
         trees = self._life.running("add children").store.trees
         is_mixed = delay_ms is not None or heard is not None or first
@@ -361,9 +371,10 @@ class JobClient(RootPages):
     ) -> str:
         """Run the root of an ended tree again with `body`, as the run after number `run`.
 
-        The root keeps its id, key, priority and log of errors, and what `keeps` names: its journal, the signals in its inbox. Its
-        stop, outcome, attempts and checkpoints are removed. Members keep their outcomes. `timeout` is in seconds from now; None: no limit.
-        Returns `restarted`; `open`: not ended yet; `other`: another caller began that run; `member`; `unknown`.
+        The root keeps its id, key, priority and log of errors, and what `keeps` names: its journal, the
+        signals in its inbox. Its stop, outcome, attempts and checkpoints are removed. Members keep their
+        outcomes. `timeout` is in seconds from now; None: no limit. Returns `restarted`; `open`: not ended
+        yet; `other`: another caller began that run; `member`; `unknown`.
         """
         trees = self._life.running("run a tree again").store.trees
         return await trees.restart(

@@ -212,7 +212,8 @@ class Lifecycle:
     async def withdraw(self, subscription: Subscription, on_begin: Callable[[], None]) -> None:
         """Serve a subscription no more in this process; return when none of its jobs runs here any more.
 
-        `on_begin` is called once nothing speaks against it. Raises UsageError to a handler that waits for its own end.
+        `on_begin` is called once nothing speaks against it. Raises UsageError to a handler that waits for its
+        own end.
         """
         worker = self.worker
         if worker is not None and worker.has_job_of(subscription.queue, current().job_id):

@@ -1,7 +1,7 @@
 """The provider: the object through which a program defines handlers, emits events and runs workers.
 
-Not here: how handlers are registered (`handler_registry`), how it starts and stops (`lifecycle`), how an emission travels (`emit.emitter`), how a worker
-runs its jobs (`handlers.worker`).
+Not here: how handlers are registered (`handler_registry`), how it starts and stops (`lifecycle`), how an
+emission travels (`emit.emitter`), how a worker runs its jobs (`handlers.worker`).
 """
 
 from __future__ import annotations
@@ -199,9 +199,10 @@ class EventProvider(HandlerRegistry):
     ) -> None:
         """Pause an event for one group, by default `default`: no worker claims its jobs until `resume`.
 
-        Running jobs end. Emissions are taken, jobs can be cancelled and retried, and schedules fire; all wait. `event`
-        may also be a queue. `reason`, `by` (default: the provider's name) and the time are kept and shown. Whoever
-        pauses it again replaces these two. Raises DefinitionError, StoreError, ProviderStopped.
+        Running jobs end. Emissions are taken, jobs can be cancelled and retried, and schedules fire; all
+        wait. `event` may also be a queue. `reason`, `by` (default: the provider's name) and the time are kept
+        and shown. Whoever pauses it again replaces these two. Raises DefinitionError, StoreError,
+        ProviderStopped.
         """
         controls = Controls(self._life, self.settings)
         await controls.pause(event, group, reason=reason, by=by, call_timeout=call_timeout)
@@ -229,8 +230,8 @@ class EventProvider(HandlerRegistry):
     ) -> None:
         """Set the limit of an event for one group, by default `default`; with None take back what was set so.
 
-        It holds at once in the whole fleet, and over what programs declare with `Event(limit=...)`, until it is taken
-        back. Jobs that run meanwhile count. `event` may also be a queue. Raises as `pause`.
+        It holds at once in the whole fleet, and over what programs declare with `Event(limit=...)`, until it
+        is taken back. Jobs that run meanwhile count. `event` may also be a queue. Raises as `pause`.
         """
         controls = Controls(self._life, self.settings)
         await controls.set_limit(event, limit, group, call_timeout=call_timeout)
@@ -252,15 +253,17 @@ class EventProvider(HandlerRegistry):
         group: str | None = None,
         since: str | None = None,
     ) -> Watch:
-        """Watch what happens to the jobs of an event and to its queues, in any process; without `event`, to all.
+        """Watch what happens to the jobs of an event and to its queues, in any process; without `event`, to
+        all.
 
             async for change in provider.watch(OrderPlaced):
                 print(change.what, change.job_id)
 
-        Without `group`, all groups of the event are watched. `event` may also be a queue. It begins with what happens from
-        now on, or behind the change of which `since` is the position; nothing comes twice then. A change of kind `missed`
-        says that some are lost: nobody watched for a while, or this watch lags behind the 50,000 changes that the server
-        keeps. A lost connection is waited for. While nobody watches, the server writes nothing.
+        Without `group`, all groups of the event are watched. `event` may also be a queue. It begins with what
+        happens from now on, or behind the change of which `since` is the position; nothing comes twice then.
+        A change of kind `missed` says that some are lost: nobody watched for a while, or this watch lags
+        behind the 50,000 changes that the server keeps. A lost connection is waited for. While nobody
+        watches, the server writes nothing.
 
         Raises DefinitionError for a bad argument; its iteration raises ProviderStopped and StoreRefused.
         """
@@ -319,7 +322,8 @@ class EventProvider(HandlerRegistry):
 
 
 async def start_reading(provider: EventProvider) -> None:
-    """Start a provider that writes nothing to the server by itself, and takes no emission; for commands that only read.
+    """Start a provider that writes nothing to the server by itself, and takes no emission; for commands that
+    only read.
 
     So a user of the server without the right to write can look. Raises as `EventProvider.start`.
     """

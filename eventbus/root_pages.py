@@ -1,4 +1,6 @@
-"""Pages of the roots of many queues, by time, and what the versions of their jobs are: a part of the job client. Writes nothing."""
+"""Pages of the roots of many queues, by time, and what the versions of their jobs are: a part of the job
+client. Writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,20 @@ class RootPages:
         limit: int = 50,
         deadline: float,
     ) -> list[RootRow]:
-        """Return at most `limit` roots of queues behind a place, newest first, those of all queues in one row.
+        """Return at most `limit` roots of queues behind a place, newest first, those of all queues in one
+        row.
 
-        `kinds` are `open` (by when it was added), `completed`, `failed` and `cancelled` (by their ends), and `leaving`: ended
-        ones that go at a time of their own, by that time. `deadline` is a time of the monotonic clock. A queue may be asked for
-        as often as there are pages: none is read from its beginning. Raises ProviderStopped and StoreError.
+        `kinds` are `open` (by when it was added), `completed`, `failed` and `cancelled` (by their ends), and
+        `leaving`: ended ones that go at a time of their own, by that time. `deadline` is a time of the
+        monotonic clock. A queue may be asked for as often as there are pages: none is read from its
+        beginning. Raises ProviderStopped and StoreError.
         """
         trees = self._life.running("list trees").store.trees
         return await trees.root_page(queues, kinds, after=after, limit=limit, deadline=deadline)
 
     async def definition(self, queue: str, version: str, *, call_timeout: Duration | None = None) -> str:
-        """Return what a version of the jobs of a queue is, as a worker of it told at its start: JSON; `''` if none did.
+        """Return what a version of the jobs of a queue is, as a worker of it told at its start: JSON; `''` if
+        none did.
 
         The server keeps it for 90 days. Raises ProviderStopped and StoreError.
         """

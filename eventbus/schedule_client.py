@@ -1,10 +1,11 @@
 """The schedules of a provider: `provider.schedules` makes them, finds them and changes them.
 
-Declared schedules (`every`, `cron`) are kept in the server by the workers of the program: a worker that starts makes them
-what the program says. A schedule that is added at run time (`add`) stays until it is removed. Who fires: `schedules.runner`.
+Declared schedules (`every`, `cron`) are kept in the server by the workers of the program: a worker that
+starts makes them what the program says. A schedule that is added at run time (`add`) stays until it is
+removed. Who fires: `schedules.runner`.
 
-What must always hold: a schedule that could not fire is refused before anything is stored; a change that meets another
-one looks again, so each decides by what it saw.
+What must always hold: a schedule that could not fire is refused before anything is stored; a change that
+meets another one looks again, so each decides by what it saw.
 """
 
 from __future__ import annotations
@@ -96,9 +97,11 @@ class Schedule:
         return job
 
     async def backfill(self, since: datetime, until: datetime) -> list[str]:
-        """Make a job for each slot from `since` to `until` that has none, also if it was missed; return the slots' jobs.
+        """Make a job for each slot from `since` to `until` that has none, also if it was missed; return the
+        slots' jobs.
 
-        At most 1,000 slots; more are refused with DefinitionError, before any job is made, and so is a `since` after `until`.
+        At most 1,000 slots; more are refused with DefinitionError, before any job is made, and so is a
+        `since` after `until`.
         """
         first, last = clock.to_unix_ms(since), clock.to_unix_ms(until)
         if last < first:
@@ -146,7 +149,9 @@ class ScheduleClient:
 
     def __init__(self, life: Lifecycle, settings: Settings, routes: Routes) -> None:
         self.version: int = 0
-        """Raise this with each release that changes what it declares: workers of an older release then leave it."""
+        """Raise this with each release that changes what it declares: workers of an older release then leave
+        it.
+        """
         self._life = life
         self._settings = settings
         self._routes = routes
@@ -164,8 +169,9 @@ class ScheduleClient:
     ) -> None:
         """Declare a schedule that emits an event at the times of a cron expression.
 
-        The workers that start from now on make the schedule of this `id` what is declared. Raises DefinitionError for
-        an expression that cannot be read or never fires, an unknown zone or option, and PayloadError.
+        The workers that start from now on make the schedule of this `id` what is declared. Raises
+        DefinitionError for an expression that cannot be read or never fires, an unknown zone or option, and
+        PayloadError.
         """
         self._declare(event, id, payload, {"cron": cron}, options)
 
@@ -178,7 +184,8 @@ class ScheduleClient:
         payload: Any = None,
         **options: Unpack[ScheduleKeywords],
     ) -> None:
-        """Declare a schedule that emits an event each `every`, at least 0.1 s, counted from `start` or its first worker.
+        """Declare a schedule that emits an event each `every`, at least 0.1 s, counted from `start` or its
+        first worker.
 
         As `cron`.
         """
@@ -194,14 +201,14 @@ class ScheduleClient:
         payload: Any = None,
         **options: Unpack[ScheduleKeywords],
     ) -> Schedule:
-        """Make a schedule, or change the one of this `id`; return it. Exactly one of `cron` and `every` is given.
+        """Make a schedule, or change the one of this `id`; return it. Exactly one of `cron` and `every` is
+        given.
 
-        The same again changes nothing. A change of the times begins anew from now; a change of anything else keeps the
-        next slot. A declared one stays declared: the next worker of its program makes it what that says.
-        Each job has the
-        correlation id and the trace of the call that made the schedule or changed it last, and its meta,
-        with that of
-        `provider.context`. Another correlation id or trace alone is no change. Raises as the method `cron`.
+        The same again changes nothing. A change of the times begins anew from now; a change of anything else
+        keeps the next slot. A declared one stays declared: the next worker of its program makes it what that
+        says. Each job has the correlation id and the trace of the call that made the schedule or changed it
+        last, and its meta, with that of `provider.context`. Another correlation id or trace alone is no
+        change. Raises as the method `cron`.
         """
         table = {"cron": cron, "every": 0 if every is None else milliseconds(every, setting="every")}
         plan = self._plan(event, payload, table, options)
@@ -229,8 +236,8 @@ class ScheduleClient:
     async def declare_all(self) -> None:
         """Make the declared schedules what they are in this program; a worker that starts calls this.
 
-        One that this program declared before and does not any more is removed, if `version` is newer. Raises UsageError if
-        there is a version, but the provider has no name.
+        One that this program declared before and does not any more is removed, if `version` is newer. Raises
+        UsageError if there is a version, but the provider has no name.
         """
         if self.version and not self._settings.is_named:
             raise UsageError(
@@ -269,7 +276,9 @@ class ScheduleClient:
         return await self._store.inspection.roster.serving(deadline=self._settings.deadline())
 
     async def find(self, schedule: str) -> tuple[int, ScheduleRow, Plan]:
-        """Return the server's time, ms, and a schedule. Raises UsageError if there is none, or it cannot be read."""
+        """Return the server's time, ms, and a schedule. Raises UsageError if there is none, or it cannot be
+        read.
+        """
         now, row = await self.find_row(schedule)
         return now, row, read_plan(row)
 
@@ -289,7 +298,8 @@ class ScheduleClient:
         is_lenient: bool = False,
         is_declaring: bool = False,
     ) -> bool:
-        """Pause, resume or remove a schedule; return whether there was one. Unless `is_lenient`, UsageError if not.
+        """Pause, resume or remove a schedule; return whether there was one. Unless `is_lenient`, UsageError
+        if not.
 
         `is_declaring`: this program's declarations want it, so a newer release may refuse.
         """
@@ -350,7 +360,8 @@ class ScheduleClient:
         return self._life.store
 
     async def _rows(self) -> AsyncIterator[ScheduleRow]:
-        # Those that fire meanwhile move behind the others, so some may be seen twice, and others not at the first time.
+        # Those that fire meanwhile move behind the others, so some may be seen twice, and others not at the
+        # first time.
         seen, first, is_new = set[str](), 0, False
         while True:
             page = await self._store.schedules.look(first=first, deadline=self._settings.deadline())
@@ -421,7 +432,9 @@ class ScheduleClient:
         )
 
     async def _put(self, schedule: str, given: Plan, *, owner: str = "", immediately: bool = False) -> bool:
-        """Make a schedule what is given. Return whether it is; False if a newer release of `owner` has declared it."""
+        """Make a schedule what is given. Return whether it is; False if a newer release of `owner` has
+        declared it.
+        """
         while True:
             page = await self._store.schedules.look(schedule, deadline=self._settings.deadline())
             row = page.rows[0] if page.rows else None

@@ -141,7 +141,9 @@ class LoopThread:
             self._thread.join(_LAST_STEPS)
 
     def find_running(self, verb: str) -> asyncio.AbstractEventLoop:
-        """Return the loop of a started provider; `verb` names the caller's action. As `LoopOwnership.not_started`."""
+        """Return the loop of a started provider; `verb` names the caller's action. As
+        `LoopOwnership.not_started`.
+        """
         loop = self._running()
         if loop is None:  # the worker has ended, or it runs in the parent of this process
             raise self._ownership.not_started(verb)
@@ -254,7 +256,9 @@ class SyncProvider:
         group: str | None = None,
         call_timeout: Duration | None = None,
     ) -> None:
-        """Set the limit of an event for one group, or take it back with None, as `EventProvider.set_limit`."""
+        """Set the limit of an event for one group, or take it back with None, as
+        `EventProvider.set_limit`.
+        """
         loop = self._thread.find()
         run_blocking(loop, self._provider.set_limit(event, limit, group=group, call_timeout=call_timeout))
 

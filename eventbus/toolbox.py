@@ -22,7 +22,9 @@ __all__ = ["Toolbox"]
 
 
 class Toolbox:
-    """The tools of one provider, for the contexts in all its workers. `find_worker` returns the current worker."""
+    """The tools of one provider, for the contexts in all its workers. `find_worker` returns the current
+    worker.
+    """
 
     def __init__(self, provider: EventProvider, find_worker: Callable[[], EventWorker | None]) -> None:
         self.provider: EventProvider = provider
@@ -44,11 +46,15 @@ class Toolbox:
             worker.keep_line(job_id, line)
 
     async def save(self, job: Job, text: str, name: str = SAVED, /) -> None:
-        """Keep a JSON text for the next run of a job, under its lease. Raises StoreRefused, ProviderStopped."""
+        """Keep a JSON text for the next run of a job, under its lease. Raises StoreRefused,
+        ProviderStopped.
+        """
         await self._worker("save a value").save(job, text, name)
 
     async def read_saved(self, job: Job, name: str = SAVED, /) -> str | None:
-        """Return the JSON text that a job saved last, None if there is none. Raises StoreError, ProviderStopped."""
+        """Return the JSON text that a job saved last, None if there is none. Raises StoreError,
+        ProviderStopped.
+        """
         return await self._worker("read a saved value").read_saved(job, name)
 
     def stopping(self, job: Job) -> Stopping | None:

@@ -1,7 +1,7 @@
 """An agent: a model that calls tools in a loop, as a durable function. Its process is killed in the middle.
 
-Each answer of the model and each result of a tool is recorded once. After the kill another process goes on behind the last
-record, so no call is paid twice. The model here is a stand-in that costs nothing.
+Each answer of the model and each result of a tool is recorded once. After the kill another process goes on
+behind the last record, so no call is paid twice. The model here is a stand-in that costs nothing.
 """
 
 import asyncio

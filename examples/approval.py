@@ -6,7 +6,8 @@ Run it, and answer from another terminal:
     eventbus flows waiting
     eventbus flows signal ID verdict '{"ok": true, "by": "Ada"}'
 
-Nobody answers in time? Then a reminder goes out, and at last the reservation is undone. `--demo` answers by itself.
+Nobody answers in time? Then a reminder goes out, and at last the reservation is undone. `--demo` answers by
+itself.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A schedule that starts a durable function each night, and reports of past nights.
 
-The program declares the schedule. Its worker keeps it in the server, and starts the flow of each night from now on. Here
-the reports of three nights that nobody made are made now; in one of them the clock was changed.
+The program declares the schedule. Its worker keeps it in the server, and starts the flow of each night from
+now on. Here the reports of three nights that nobody made are made now; in one of them the clock was changed.
 """
 
 import asyncio

@@ -1,4 +1,6 @@
-"""CPU-bound handlers in processes of their own, a lifespan that handlers share, and middleware that times them."""
+"""CPU-bound handlers in processes of their own, a lifespan that handlers share, and middleware that times
+them.
+"""
 
 import asyncio
 import time

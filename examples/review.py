@@ -1,11 +1,13 @@
-"""A text that is reviewed by a person: a state machine that waits for days, and outlives its workers and its server.
+"""A text that is reviewed by a person: a state machine that waits for days, and outlives its workers and its
+server.
 
 Run it, and answer from another terminal, also after it was stopped and started again:
 
     python review.py
     eventbus flows trigger ID approve '{"ok": true, "by": "Ada"}'
 
-Without a terminal, or with `--demo`, it stops everything while the machine waits, starts again, and answers by itself.
+Without a terminal, or with `--demo`, it stops everything while the machine waits, starts again, and answers
+by itself.
 """
 
 import asyncio

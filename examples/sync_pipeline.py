@@ -1,7 +1,7 @@
 """A pipeline that copies the orders of a shop: it is cut off in the middle of a step, and goes on there.
 
-The first run fails while it stores the orders. The retry by hand keeps what the steps before have given, and stores the
-orders that are missing.
+The first run fails while it stores the orders. The retry by hand keeps what the steps before have given, and
+stores the orders that are missing.
 """
 
 import asyncio

@@ -26,9 +26,13 @@ _SETS = {
     "valkey": ("valkey",),  # what no Redis of ours can do
 }
 _SAMPLED = Path(__file__).parent / "faults"
-"""Faults at many points, which differ little: `tox -e integration` has half of these tests, always the same."""
+"""Faults at many points, which differ little: `tox -e integration` has half of these tests, always
+the same.
+"""
 _WANTED = os.environ.get("EVENTBUS_TEST_SERVERS", "")
-"""`every`: tests of the sets `each` and `both` run on every kind of server; `rest`: only what `tox -e integration` left out."""
+"""`every`: tests of the sets `each` and `both` run on every kind of server; `rest`: only what `tox -e
+integration` left out.
+"""
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -42,7 +46,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let a socket that is not closed be told, without a failure of a test that may have opened none.
 
-    One was, once in some runs, and whose it was is not known. The tests of `tests/` fail for what the library leaves.
+    One was, once in some runs, and whose it was is not known. The tests of `tests/` fail for what the library
+    leaves.
     """
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"))

@@ -4,9 +4,10 @@ Two of three flows are graphs of steps, local, spread and mixed; the others are 
 
     python integration/flows_chaos.py --flows 1000 --seed 7      (or: tox -e chaos-flows -- --flows 1000)
 
-One worker is killed each second with `kill -9`, and started again. Operators pause steps for a moment, all the time.
-The seed decides the shapes, the course of each flow and which worker is killed; what a kill hits depends on the machine.
-`ledger` and `function_ledger` say what must hold for each flow. Ends with status 1 unless that holds for all of them.
+One worker is killed each second with `kill -9`, and started again. Operators pause steps for a moment, all
+the time. The seed decides the shapes, the course of each flow and which worker is killed; what a kill hits
+depends on the machine. `ledger` and `function_ledger` say what must hold for each flow. Ends with status 1
+unless that holds for all of them.
 """
 
 from __future__ import annotations

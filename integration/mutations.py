@@ -2,12 +2,13 @@
 
     python integration/mutations.py --count 60 --seed 1        (or: tox -e mutations -- --count 60)
 
-A mutation turns a condition, drops a write, or swaps two arguments, in one line of one Lua file of a copy of the tree.
-The tests of `STAGES` run until one fails. A mutation that a stage takes longer for than it may counts as caught too,
-because CI would stop there. One that cannot be loaded says nothing and is replaced by another.
+A mutation turns a condition, drops a write, or swaps two arguments, in one line of one Lua file of a copy of
+the tree. The tests of `STAGES` run until one fails. A mutation that a stage takes longer for than it may
+counts as caught too, because CI would stop there. One that cannot be loaded says nothing and is replaced by
+another.
 
-A mutation that no test caught is printed with its place. Some of these change nothing that anybody can see: a person
-has to judge them, so the program ends with status 0 whatever the share is.
+A mutation that no test caught is printed with its place. Some of these change nothing that anybody can see: a
+person has to judge them, so the program ends with status 0 whatever the share is.
 """
 
 from __future__ import annotations

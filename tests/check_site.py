@@ -51,8 +51,8 @@ class _Page(HTMLParser):
 def _documented(site: Path) -> dict[str, str]:
     """Map each name in the inventory to its kind.
 
-    The format is that of Sphinx: four lines, then lines that are compressed. Each of these has a name, its kind
-    and a priority; names of priority 2 are other names of the same object.
+    The format is that of Sphinx: four lines, then lines that are compressed. Each of these has a name, its
+    kind and a priority; names of priority 2 are other names of the same object.
     """
     lines = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
     entries = (line.split(" ", 3) for line in lines.splitlines())

@@ -25,8 +25,8 @@ from eventbus.store.store import Store
 
 _numbers = itertools.count(1)
 
-# CI runs a small search, the same each time. `--hypothesis-profile=long` searches for minutes, each time anew.
-# How long an example takes says nothing here: the machine has other things to do.
+# CI runs a small search, the same each time. `--hypothesis-profile=long` searches for minutes, each time
+# anew. How long an example takes says nothing here: the machine has other things to do.
 _UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("same", max_examples=50, derandomize=True, **_UNTIMED)
 settings.load_profile("same")
@@ -34,11 +34,15 @@ settings.register_profile("long", max_examples=1000, stateful_step_count=80, der
 
 
 _SLOW = 5.0
-"""Seconds from which on a test without the mark `slow` is listed; more than the 2 s that the mark stands for."""
+"""Seconds from which on a test without the mark `slow` is listed; more than the 2 s that the mark
+stands for.
+"""
 
 
 def pytest_configure() -> None:
-    """Let programs that tests start be interrupted, also where a shell began the tests in the background, deaf to that."""
+    """Let programs that tests start be interrupted, also where a shell began the tests in the background,
+    deaf to that.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

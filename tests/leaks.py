@@ -1,4 +1,5 @@
-"""After each test nothing is left: no task, thread, child process or connection, and no key that stays for ever.
+"""After each test nothing is left: no task, thread, child process or connection, and no key that stays for
+ever.
 
 `KINDS` says for each kind of key when it goes. What goes "after" something has an expiry;
 what goes "with" its record has a record; a key pointer has an expiry once its job ended.

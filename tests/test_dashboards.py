@@ -1,4 +1,6 @@
-"""What `docs/` gives to Prometheus, Grafana and KEDA names only metrics and labels that a worker's metrics port has."""
+"""What `docs/` gives to Prometheus, Grafana and KEDA names only metrics and labels that a worker's metrics
+port has.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _BY = re.compile(r"by \(([^)]*)\)")
 
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
-    """Each name that the port shows, with its labels: every metric is recorded once with all its attributes."""
+    """Each name that the port shows, with its labels: every metric is recorded once with all its
+    attributes.
+    """
     reader, board = PrometheusMetricReader(), GaugeBoard()
     sdk = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
     made: Any = Instruments(sdk.get_meter("test"))

@@ -272,8 +272,8 @@ def _optional_rights() -> list[str]:
 
 @pytest.fixture(params=SCRIPTINGS)
 async def limited_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    """The URL of a user with the rights that docs/operations.md states, on a server of its own: without functions,
-    and with them and the optional rights.
+    """The URL of a user with the rights that docs/operations.md states, on a server of its own: without
+    functions, and with them and the optional rights.
     """
     (_, rule), _ = _blocks(_ROOT / "docs" / "operations.md", "acl")  # the other one is that of viewers
     words = rule.replace("\\\n", " ").split()[1:]
@@ -376,7 +376,9 @@ async def _fail_if_asked(ctx: StepContext[Any]) -> None:
 
 
 async def test_the_stated_rights_are_enough_for_flows(limited_url: str) -> None:
-    """One that completes, with a sub-workflow; one that is undone; one that is cancelled; and looks at them."""
+    """One that completes, with a sub-workflow; one that is undone; one that is cancelled; and looks
+    at them.
+    """
     retry = Retry(attempts=2, delay=0.01)
     inner = Workflow("inner", retry=retry).then(step(_fail_once, name="flaky"))
     outer = Workflow("outer", retry=retry).then(inner, step(_check, name="check", rollback=_uncheck))

@@ -196,14 +196,16 @@ def test_every_error_of_workflows_is_offered_and_drawn() -> None:
     assert set(_drawn(workflow_errors.__doc__ or "")) == offered
 
 
-# What a user is offered behind a dot. A name is added here on purpose: it is a promise, and has its words in the docs.
+# What a user is offered behind a dot. A name is added here on purpose: it is a promise, and has its words in
+# the docs.
 _CONTEXT = "attempt causation_id correlation_id event group job_id log meta provider worker"
 _OFFERED = {
     eventbus.EventProvider: (
         "add_group cancel context emit emit_many failed flush include inspector jobs lifespan listen on pause pool pools queues remove_group result resume schedules set_limit settings "
         "start stop subscribe sync unsubscribe use watch worker"
     ),
-    # `add`, `has_job_of`, `keep_line`, `note_progress`, `read_saved`, `remove`, `save`, `start` and `stopping` are called by the provider; the API reference leaves them out.
+    # `add`, `has_job_of`, `keep_line`, `note_progress`, `read_saved`, `remove`, `save`, `start` and
+    # `stopping` are called by the provider; the API reference leaves them out.
     eventbus.EventWorker: (
         "add append claimed has_job_of health id is_idle keep_line note_progress queues read_saved remove request_stop running save start stop stopping wait wait_drained"
     ),

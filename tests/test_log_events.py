@@ -1,4 +1,6 @@
-"""The table of log events in `docs/logs.md` has every event that the code logs, with its logger, level and fields, and no other."""
+"""The table of log events in `docs/logs.md` has every event that the code logs, with its logger, level and
+fields, and no other.
+"""
 
 from __future__ import annotations
 

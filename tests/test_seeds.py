@@ -1,4 +1,6 @@
-"""The tables of `docs/seeds/` are whole: each number of each seed is there once, and what its row names exists."""
+"""The tables of `docs/seeds/` are whole: each number of each seed is there once, and what its row names
+exists.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ COMPLETED = "__completed__"
 """The step that a StepError names when the `completed` hook failed; no step can have this name."""
 
 FUNCTION = "__function__"
-"""The step that a StepError names when the code of a durable function itself raised; no step can have this name."""
+"""The step that a StepError names when the code of a durable function itself raised; no step can have this
+name.
+"""
 
 
 class WorkflowError(EventBusError):
@@ -104,8 +106,9 @@ class StepError(FlowError):
     """The step `step` failed after its last attempt with `error`, which is the cause of this error.
 
     `error` is made from the recorded failure: a HandlerError, one of the workflow's declared `errors`, or a
-    StalledError. `step` is `"__completed__"` for the `completed` hook. In a flow of a durable function it is the name and
-    the position of the call, such as `"charge@2"`, and `"__function__"` if the code of the function itself raised.
+    StalledError. `step` is `"__completed__"` for the `completed` hook. In a flow of a durable function it is
+    the name and the position of the call, such as `"charge@2"`, and `"__function__"` if the code of the
+    function itself raised.
     """
 
     def __init__(
@@ -192,10 +195,12 @@ class StepSkipped(WorkflowError):
 
 
 class StepFailed(WorkflowError):
-    """`step` of `workflow` has no result: it failed for good with `error`, and `on_failure="ignore"` lets the flow go on.
+    """`step` of `workflow` has no result: it failed for good with `error`, and `on_failure="ignore"` lets the
+    flow go on.
 
-    `error` is made from the recorded failure, as that of a StepError is, and is the cause of this one. For an item of an
-    each step, `step` has its number, such as `convert[3]`; it stands in the list of the results and is not raised.
+    `error` is made from the recorded failure, as that of a StepError is, and is the cause of this one. For an
+    item of an each step, `step` has its number, such as `convert[3]`; it stands in the list of the results
+    and is not raised.
     """
 
     def __init__(self, *, step: str, workflow: str, error: BaseException, is_item: bool = False) -> None:
@@ -210,7 +215,8 @@ class StepFailed(WorkflowError):
 
 
 class ConflictError(WorkflowError, Unrecoverable):
-    """The `steps` of a pipeline ran side by side, and both wrote the field `key`: which one is to count is unknown.
+    """The `steps` of a pipeline ran side by side, and both wrote the field `key`: which one is to count is
+    unknown.
 
     Give the field another name in one of them, or let one run after the other.
     """
@@ -235,8 +241,9 @@ class ConflictError(WorkflowError, Unrecoverable):
 class NonDeterminismError(WorkflowError, UsageError):
     """A durable function does not do what its flow has recorded, or does what cannot be repeated.
 
-    `flow_id` is empty if there is no flow. `position` is the place of the call in the function; `recorded` and `asked` say
-    what the flow did there, and what the function does there now. They are empty if nothing is recorded at that place.
+    `flow_id` is empty if there is no flow. `position` is the place of the call in the function; `recorded`
+    and `asked` say what the flow did there, and what the function does there now. They are empty if nothing
+    is recorded at that place.
     """
 
     def __init__(
@@ -250,7 +257,8 @@ class NonDeterminismError(WorkflowError, UsageError):
 
 
 class HistoryFull(WorkflowError):
-    """The flow has recorded `entries` entries of `size` bytes, as much as it may, so it can record no further call.
+    """The flow has recorded `entries` entries of `size` bytes, as much as it may, so it can record no further
+    call.
 
     Use `ctx.continue_as_new(input)` before that, when `ctx.history_is_long` is true.
     """

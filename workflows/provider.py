@@ -1,8 +1,8 @@
 """The provider of workflows: a program registers, executes, inspects and retries workflows with it.
 
-It belongs to an EventProvider: it starts and stops with that provider, and the workers of that provider run its flows.
-Not here: the order of the steps (`definition.plan`), running flows (`distributed`, `inline`), and reading
-their reports (`client.inspection`).
+It belongs to an EventProvider: it starts and stops with that provider, and the workers of that provider run
+its flows. Not here: the order of the steps (`definition.plan`), running flows (`distributed`, `inline`), and
+reading their reports (`client.inspection`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals, ManyFlows):
     # Registering.
 
     def register(self, workflow: AnyWorkflow[Any, Any]) -> None:
-        """Register a workflow and its sub-workflows, a durable function or a state machine: its flows can be executed and run here.
+        """Register a workflow and its sub-workflows, a durable function or a state machine: its flows can be
+        executed and run here.
 
         Several versions of one name may be registered: new flows use the version registered last, and the
         workers of this process run flows of every version. A workflow without steps and hooks can only be
@@ -94,31 +95,34 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals, ManyFlows):
         self._registry.register(workflow)
 
     def use(self, middleware: M = _NOTHING) -> M:
-        """Put an async function around each attempt of a step, task, rollback or hook, in workers that start from now on.
+        """Put an async function around each attempt of a step, task, rollback or hook, in workers that start
+        from now on.
 
             @flows.use
             async def timed(value, ctx: AttemptContext, call):
                 return await call(value)
 
-        `value` is the input of the flow; the result of the step in its rollback, the error in the hook `failed`, and
-        the arguments of a task. The middleware runs in the event loop, within the timeout. It may change the result,
-        which is checked, raise, or return without `call`. The first one registered is the outermost. Returns the
-        function. Raises DefinitionError for another kind of function.
+        `value` is the input of the flow; the result of the step in its rollback, the error in the hook
+        `failed`, and the arguments of a task. The middleware runs in the event loop, within the timeout. It
+        may change the result, which is checked, raise, or return without `call`. The first one registered is
+        the outermost. Returns the function. Raises DefinitionError for another kind of function.
         """
         check_middleware(middleware, takes="a value, an AttemptContext and a call", owner="flows")
         self._middleware.append(middleware)
         return middleware
 
     def failed(self, hook: H = _NOTHING) -> H:
-        """Have a function called for each flow that a worker of this process ends as failed, after its rollbacks.
+        """Have a function called for each flow that a worker of this process ends as failed, after its
+        rollbacks.
 
             @flows.failed
             async def alert(failure: JobFailure) -> None:
-                await page(f"{failure.name} failed in {failure.step}: {failure.error}, undone: {failure.rollback}")
+                await page(f"{failure.name} failed in {failure.step}: {failure.error}, undone:
+                {failure.rollback}")
 
-        It is called as one of `provider.failed`, which hears of flows as well, and never of a step that other attempts
-        follow. The flow of a sub-workflow is told too, with the outermost flow as its `root_id`. Returns the function.
-        Raises DefinitionError for another kind of function.
+        It is called as one of `provider.failed`, which hears of flows as well, and never of a step that other
+        attempts follow. The flow of a sub-workflow is told too, with the outermost flow as its `root_id`.
+        Returns the function. Raises DefinitionError for another kind of function.
         """
         self.provider.failed(make_failure_hook(hook, owner="flows", flows_only=True))
         return hook
@@ -157,18 +161,20 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals, ManyFlows):
         keep_failed: Duration | None = None,
         call_timeout: Duration | None = None,
     ) -> FlowHandle[Any]:
-        """Start a flow of a workflow of any kind; return its handle once the server has recorded the whole flow.
+        """Start a flow of a workflow of any kind; return its handle once the server has recorded the whole
+        flow.
 
         The input of a state machine is its first state.
 
         If the `idempotency_key` belongs to an open or completed flow, the handle refers to that flow. A
-        failed flow is started again, unless `reuse_failure`; `supersede` cancels an open flow. With `require_worker`,
-        NoWorker is raised while no worker serves the workflow; those of its steps are not asked for. `timeout`
-        overrides the workflow's timeout (0: none). The server keeps it with the lease time added, and counts
-        it from the moment when the flow is due. `delay`, `priority` (-4000..4000, lower first), `meta` and
-        `correlation_id` apply to every step. A `correlation_id` has 1 to 512 printable characters, by default that
-        of the caller's job or context, and without one the flow's id. `keep_completed` and `keep_failed` (an age or 0) say
-        how long this flow is kept once it has ended, over the workflow's own.
+        failed flow is started again, unless `reuse_failure`; `supersede` cancels an open flow. With
+        `require_worker`, NoWorker is raised while no worker serves the workflow; those of its steps are not
+        asked for. `timeout` overrides the workflow's timeout (0: none). The server keeps it with the lease
+        time added, and counts it from the moment when the flow is due. `delay`, `priority` (-4000..4000,
+        lower first), `meta` and `correlation_id` apply to every step. A `correlation_id` has 1 to 512
+        printable characters, by default that of the caller's job or context, and without one the flow's id.
+        `keep_completed` and `keep_failed` (an age or 0) say how long this flow is kept once it has ended,
+        over the workflow's own.
 
         Raises, before anything runs: DefinitionError for a workflow that is not registered here and for wrong
         options, PayloadError for an input that does not fit the workflow's type, EmitError, ProviderStopped.
@@ -297,15 +303,16 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals, ManyFlows):
         again; if it is false, all steps run. None resumes a failed or cancelled flow, and runs a completed
         one from the start. Input, meta, version, key and timeout stay the same; the timeout starts again.
         Handles of the earlier run keep its outcome; the returned handle, and later ones, get the new outcome.
-        Any process can ask for a retry; a worker that has the workflow runs it. With `run` it is refused unless that is
-        the number of the last run, so that of two callers who saw the same end one begins a run.
+        Any process can ask for a retry; a worker that has the workflow runs it. With `run` it is refused
+        unless that is the number of the last run, so that of two callers who saw the same end one begins a
+        run.
 
-        A state machine that has not ended runs the transition again that failed, or with `target` moves to that place first; it
-        raises SignalRefused if it is being stopped.
+        A state machine that has not ended runs the transition again that failed, or with `target` moves to
+        that place first; it raises SignalRefused if it is being stopped.
 
-        Raises FlowNotEnded (also if
-        another caller retries the flow at the same time, or did since `run`), UnknownJob and DefinitionError as `handle` does,
-        UsageError for the flow of a sub-workflow, StoreError.
+        Raises FlowNotEnded (also if another caller retries the flow at the same time, or did since `run`),
+        UnknownJob and DefinitionError as `handle` does, UsageError for the flow of a sub-workflow,
+        StoreError.
         """
         handle = self.handle(flow_id) if workflow is None else self.handle(flow_id, workflow)
         deadline = self._jobs.settings.deadline(call_timeout)

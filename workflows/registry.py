@@ -69,7 +69,9 @@ class StepRegistry:
         return list(fresh.values())
 
     def _check(self, definition: AnyDefinition, fresh: dict[tuple[str, str], AnyDefinition]) -> None:
-        """Note a definition as `fresh` unless it is known. Raises DefinitionError for one that cannot be registered."""
+        """Note a definition as `fresh` unless it is known. Raises DefinitionError for one that cannot be
+        registered.
+        """
         name, version = definition.name, definition.version
         others = [
             *self._known.get(name, {}).values(),
@@ -95,7 +97,9 @@ class StepRegistry:
         return self._known.get(name, {}).get(version) or self.machine(name, version)
 
     def machine(self, name: str, version: str | None = None) -> MachineDefinition | None:
-        """Return a state machine that may run flows of this version, the one registered last; None without one."""
+        """Return a state machine that may run flows of this version, the one registered last; None without
+        one.
+        """
         versions = {
             each.version: each for each in self._versions(name) if isinstance(each, MachineDefinition)
         }
@@ -158,12 +162,16 @@ class StepRegistry:
         return list(self.workflow(workflow, version).steps) if self.has(workflow, None, version) else []
 
     def limited(self, name: str) -> dict[str, Step[Any, Any]]:
-        """Return the steps of a workflow whose jobs have a queue of their own; the version that was registered last counts."""
+        """Return the steps of a workflow whose jobs have a queue of their own; the version that was
+        registered last counts.
+        """
         every = [each for each in self._versions(name) if isinstance(each, Workflow)]
         return {step.name: step for workflow in every for step in workflow.steps.values() if step.has_queue}
 
     def graph(self, name: str, version: str | None = None) -> Graph | None:
-        """Return the graph of a workflow of any kind; None if it is not registered in this version, or has no steps here."""
+        """Return the graph of a workflow of any kind; None if it is not registered in this version, or has no
+        steps here.
+        """
         known = self.durable(name, version) or self.machine(name, version)
         if known is not None:
             return graph_of(known)

@@ -254,14 +254,15 @@ async def run_inline(
     after each record, so that a test finds what is not the same in each replay: it raises NonDeterminismError
     then. Raises UsageError if the flow waits for a signal that does not come.
 
-    `triggers` are those of state machines, the outermost flow or flows inside it: transitions or their names, each with its payload,
-    in the order in which they come. A machine takes its next one when it rests; of several flows of one machine, that is the one
-    which rests first. Raises UsageError if it does not accept that one, waits for one that does not come, or if the flow ends
-    before the last one; a transition that failed for good raises StepError then.
+    `triggers` are those of state machines, the outermost flow or flows inside it: transitions or their names,
+    each with its payload, in the order in which they come. A machine takes its next one when it rests; of
+    several flows of one machine, that is the one which rests first. Raises UsageError if it does not accept
+    that one, waits for one that does not come, or if the flow ends before the last one; a transition that
+    failed for good raises StepError then.
 
-    The other options are those of `start_inline`; an `idempotency_key` is accepted and ignored. Raises the errors
-    of the handle's `result`. Cancelling this call cancels the running functions and undoes nothing, like the
-    end of the process.
+    The other options are those of `start_inline`; an `idempotency_key` is accepted and ignored. Raises the
+    errors of the handle's `result`. Cancelling this call cancels the running functions and undoes nothing,
+    like the end of the process.
     """
     environment = Environment(provider=provider, sleep=sleep, middleware=middleware)
     definition = definition_of(workflow, "a workflow to run")
@@ -301,8 +302,9 @@ async def run_inline(
 async def replay(durable: Durable[Any, Any], history: FlowHistory | bytes | str) -> None:
     """Run a durable function against what a flow of it has recorded, without effects.
 
-    `history` is a file of `eventbus flows export`, or its text. Raises NonDeterminismError if the function does something
-    else than the flow recorded. The first call that is not recorded ends the replay. Raises UsageError for other texts.
+    `history` is a file of `eventbus flows export`, or its text. Raises NonDeterminismError if the function
+    does something else than the flow recorded. The first call that is not recorded ends the replay. Raises
+    UsageError for other texts.
     """
     if not isinstance(history, FlowHistory):
         try:

@@ -1,8 +1,10 @@
-"""How long the reads of an operator take, with very many jobs: `python -m benchmarks.looks.reads --count 100000`.
+"""How long the reads of an operator take, with very many jobs: `python -m benchmarks.looks.reads --count
+100000`.
 
-It starts a server of its own, fills one queue with jobs in each state and 199 queues with one job each, and prints the
-milliseconds of each read with the CPU of this process and of the server, and the milliseconds and the CPU of the command lines
-that read (whole processes, medians of 3). It ends with 1 if one of these takes more than `GOAL` of CPU.
+It starts a server of its own, fills one queue with jobs in each state and 199 queues with one job each, and
+prints the milliseconds of each read with the CPU of this process and of the server, and the milliseconds and
+the CPU of the command lines that read (whole processes, medians of 3). It ends with 1 if one of these takes
+more than `GOAL` of CPU.
 """
 
 from __future__ import annotations
@@ -94,7 +96,9 @@ async def _server_cpu(provider: EventProvider) -> float:
 
 
 async def _time(provider: EventProvider, read: Callable[[], Awaitable[Any]]) -> tuple[float, float, float]:
-    """Return how long a read takes, and the CPU of this process and of the server that it takes; ms, medians of 5."""
+    """Return how long a read takes, and the CPU of this process and of the server that it takes; ms, medians
+    of 5.
+    """
     rows: list[tuple[float, float, float]] = []
     for _ in range(5):
         server, own, begin = await _server_cpu(provider), process_time(), perf_counter()

@@ -1,8 +1,9 @@
 """What an open dashboard costs, with very many jobs: `python -m benchmarks.looks.viewers --count 1000000`.
 
-It starts a server of its own, fills one queue with jobs that are delayed, completed and failed and 199 queues with one job each, and
-starts `eventbus dashboard` in a process of its own. It prints how long the overview takes, with the CPU of the server that
-it costs; and how long an emission takes alone and beside ten viewers, in rounds that take turns. It asserts nothing.
+It starts a server of its own, fills one queue with jobs that are delayed, completed and failed and 199 queues
+with one job each, and starts `eventbus dashboard` in a process of its own. It prints how long the overview
+takes, with the CPU of the server that it costs; and how long an emission takes alone and beside ten viewers,
+in rounds that take turns. It asserts nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _POLL = 2.0
 _APART = ("nice", "-n", "19")
 """The dashboard and its viewers give way to the server and the emitter.
 
-All of them share this machine's cores, which they would not elsewhere; what is measured is how they hold the server up.
+All of them share this machine's cores, which they would not elsewhere; what is measured is how they hold the
+server up.
 """
 _EMITS = 1500
 _PACE = 0.004

@@ -104,7 +104,9 @@ class DurableSequence(_Size):
 
 
 class MachineMoves(_Size):
-    """State machines that make few moves and very many: what a move costs does not depend on how many there were."""
+    """State machines that make few moves and very many: what a move costs does not depend on how many there
+    were.
+    """
 
     name = "machine-moves"
     title = "state machines that make 10 and 9,000 moves, one flow at a time"

@@ -1,10 +1,10 @@
 """What the history of queues costs: `python -m benchmarks.own.history URL`.
 
-Jobs are drained, and asked for one after the other by ten callers, by a worker that keeps a history and by one that keeps
-none. The two take rounds in turns, in an order that changes, and each round is compared with the other one beside it. It
-prints the medians of `on ÷ off` in jobs per second and in time of processors, of the server and of the worker's process;
-then what a tally takes of the server, and what a job takes of the worker to be counted. The prefix is its own, and all its
-keys are removed at the end.
+Jobs are drained, and asked for one after the other by ten callers, by a worker that keeps a history and by
+one that keeps none. The two take rounds in turns, in an order that changes, and each round is compared with
+the other one beside it. It prints the medians of `on ÷ off` in jobs per second and in time of processors, of
+the server and of the worker's process; then what a tally takes of the server, and what a job takes of the
+worker to be counted. The prefix is its own, and all its keys are removed at the end.
 """
 
 from __future__ import annotations

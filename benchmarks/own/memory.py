@@ -9,15 +9,17 @@ from benchmarks.own.row import Column, Limit
 
 _FRAME = '{"n":1234,"text":""}'
 _TEXT = 1000 - len(_FRAME)
-"""A payload of 1,000 bytes with four digits of `n`: the server's allocator gives 1,024 bytes for it, and 1,280 for 20 bytes more."""
+"""A payload of 1,000 bytes with four digits of `n`: the server's allocator gives 1,024 bytes for it, and
+1,280 for 20 bytes more.
+"""
 _WARM = 200
 
 
 class Memory:
     """Emit and await jobs, end the worker and the emitter, and see what the server keeps.
 
-    The worker keeps all of them. Before the count there are some more, so that what each event costs once is no part
-    of it.
+    The worker keeps all of them. Before the count there are some more, so that what each event costs once is
+    no part of it.
     """
 
     name = "memory"

@@ -1,10 +1,11 @@
-"""What metrics cost a job: emitting and draining without an SDK and with one, in turn, and in another tree of the code.
+"""What metrics cost a job: emitting and draining without an SDK and with one, in turn, and in another tree of
+the code.
 
     python -m benchmarks.own.metering --rounds 9 --against PATH
 
-Each run is a process of its own that emits jobs, then drains them, beside a server of its own. Its figures are the process's
-own CPU, so that other work of the machine matters less. The runs of a round follow each other, and what is shown are medians
-of the rounds and of the differences within rounds.
+Each run is a process of its own that emits jobs, then drains them, beside a server of its own. Its figures
+are the process's own CPU, so that other work of the machine matters less. The runs of a round follow each
+other, and what is shown are medians of the rounds and of the differences within rounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One worker process: the server's CPU and its own for each no-op job, and what it asks of the server when idle."""
+"""One worker process: the server's CPU and its own for each no-op job, and what it asks of the server when
+idle.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Does a job's cost stay flat, and each call short? With many jobs waiting, many event types, many emitters."""
+"""Does a job's cost stay flat, and each call short? With many jobs waiting, many event types, many
+emitters.
+"""
 
 from __future__ import annotations
 

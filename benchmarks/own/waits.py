@@ -48,7 +48,9 @@ class Sleepers:
 
 
 class Signals:
-    """From a signal to a sleeping flow until its code has gone on, ended, and its caller knows; one at a time."""
+    """From a signal to a sleeping flow until its code has gone on, ended, and its caller knows; one at a
+    time.
+    """
 
     name = "flow-signal"
     title = "a signal to a sleeping flow, until the caller has its result, one at a time"

@@ -1,7 +1,8 @@
 """Controls of queues: what an operator orders for a queue, and the report of it.
 
-A queue is paused by a flag that the claims of all workers read anyway (`store/lua/lib/book.lua`). What is ordered is
-kept in the server until somebody takes it back: it outlives workers, releases and restarts of the server.
+A queue is paused by a flag that the claims of all workers read anyway (`store/lua/lib/book.lua`). What is
+ordered is kept in the server until somebody takes it back: it outlives workers, releases and restarts of the
+server.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ _LONGEST = 512
 class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
     """What is ordered for one queue. Times are Unix times in ms, 0 where there is none.
 
-    `workers` is how many workers serve it, and `waiting` how many jobs wait there. `paused_by` and `reason` are texts that
-    whoever paused it gave. `limit` is the one that holds: one that was set at run time (`is_set`), else the one that a
-    program declares. `running` counts the jobs that it bounds. `keep_completed` and `keep_failed` are what the event or
-    workflow of the queue declares; where it is None, the settings of the workers decide.
-    `unreadable` says what of this is damaged in the server, and is therefore not told.
+    `workers` is how many workers serve it, and `waiting` how many jobs wait there. `paused_by` and `reason`
+    are texts that whoever paused it gave. `limit` is the one that holds: one that was set at run time
+    (`is_set`), else the one that a program declares. `running` counts the jobs that it bounds.
+    `keep_completed` and `keep_failed` are what the event or workflow of the queue declares; where it is None,
+    the settings of the workers decide. `unreadable` says what of this is damaged in the server, and is
+    therefore not told.
     """
 
     queue: str
@@ -57,7 +59,9 @@ class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Controls:
-    """Orders controls of queues, and lists them. Not for users: `EventProvider` and the inspector have its methods."""
+    """Orders controls of queues, and lists them. Not for users: `EventProvider` and the inspector have its
+    methods.
+    """
 
     def __init__(self, life: Lifecycle, settings: Settings) -> None:
         self._life = life
@@ -142,7 +146,8 @@ def _report(orders: Orders, workers: int) -> QueueControls:
 
 
 def _check_keys(event: Event[Any, Any] | str, queue: str, limit: Limit) -> None:
-    """Raise DefinitionError for a limit whose part for each key would say nothing of this queue, or that bounds nothing.
+    """Raise DefinitionError for a limit whose part for each key would say nothing of this queue, or that
+    bounds nothing.
 
     Of a mere name nobody knows here whether its jobs have limit keys; flows have none.
     """

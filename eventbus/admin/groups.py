@@ -35,11 +35,11 @@ _LIMIT = 100
 class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
     """One group of an event. Times are Unix times in ms, 0 where there is none.
 
-    `waiting` and `parked` count the jobs of the group. `oldest_ms` is since when the first or the last waiting job has
-    been there, whichever was earlier: that is the oldest job, unless priorities differ. A job that was delayed has been
-    there since it was due. `workers` is the
-    number of live workers that serve the group. `served_ms` is when one of them last announced itself; 0 if
-    none did within the last minute, or if the last one has left.
+    `waiting` and `parked` count the jobs of the group. `oldest_ms` is since when the first or the last
+    waiting job has been there, whichever was earlier: that is the oldest job, unless priorities differ. A job
+    that was delayed has been there since it was due. `workers` is the number of live workers that serve the
+    group. `served_ms` is when one of them last announced itself; 0 if none did within the last minute, or if
+    the last one has left.
     """
 
     event: str

@@ -1,7 +1,7 @@
 """The history of a queue, by minute or by hour: how many jobs ended how, how long they waited and ran.
 
-Workers count in memory and tell the server each 5 seconds (`engine.history`), so these are statistics: of a worker that is
-killed they lack the last seconds. The states of jobs are exact.
+Workers count in memory and tell the server each 5 seconds (`engine.history`), so these are statistics: of a
+worker that is killed they lack the last seconds. The states of jobs are exact.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _BY_MINUTE = 6 * 3600.0
 class Minute(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the jobs of a queue in the minute, or the hour, that began at `at_ms`, Unix time in ms.
 
-    `completed`, `failed`, `cancelled` and `expired` (not started within their `ttl`) count jobs that ended, each job in one
-    of them. `retried` counts attempts that failed and are made again, `stalled` leases that ran out. `waits` has for each
-    job how long it waited, from when it was due until its first start, and `runs` for each attempt how long it took; both
-    are counted when the attempt ends. `waiting` is how many jobs waited at the last look in this time, and `oldest_ms` the
-    age of the oldest of them; 0 where none was seen. Workers look each minute.
+    `completed`, `failed`, `cancelled` and `expired` (not started within their `ttl`) count jobs that ended,
+    each job in one of them. `retried` counts attempts that failed and are made again, `stalled` leases that
+    ran out. `waits` has for each job how long it waited, from when it was due until its first start, and
+    `runs` for each attempt how long it took; both are counted when the attempt ends. `waiting` is how many
+    jobs waited at the last look in this time, and `oldest_ms` the age of the oldest of them; 0 where none was
+    seen. Workers look each minute.
     """
 
     at_ms: int
@@ -70,12 +71,14 @@ class Histories:
         step: Step | None = None,
         call_timeout: Duration | None = None,
     ) -> list[Minute]:
-        """Return what became of the jobs of a queue, for each minute or hour of the `last` time, oldest first.
+        """Return what became of the jobs of a queue, for each minute or hour of the `last` time, oldest
+        first.
 
-        `event_or_queue` and `group` are as for `pause`. `last` is in seconds, a timedelta or text; the time that runs now is
-        the last of the list, and is not over. `step` is "1m" or "1h"; without it that is "1m" for 6 hours and less. A time
-        in which nothing was counted is there with 0. Workers keep it as their setting `history` says: 48 hours by minute and
-        90 days by hour. Raises DefinitionError for a `last` that is not above 0, or above 7 days by minute or 366 days.
+        `event_or_queue` and `group` are as for `pause`. `last` is in seconds, a timedelta or text; the time
+        that runs now is the last of the list, and is not over. `step` is "1m" or "1h"; without it that is
+        "1m" for 6 hours and less. A time in which nothing was counted is there with 0. Workers keep it as
+        their setting `history` says: 48 hours by minute and 90 days by hour. Raises DefinitionError for a
+        `last` that is not above 0, or above 7 days by minute or 366 days.
         """
         queue = queue_of(event_or_queue, group)
         span = seconds(last, setting="last")

@@ -1,7 +1,8 @@
 """The overview: every queue with its counts, and every worker, each in a bounded number of calls.
 
-What must hold: a look costs the same however many jobs wait or are kept. It reads counts, and walks only the jobs that
-somebody runs. The counts of a report are read in several calls, so a job that moves meanwhile may be counted twice or not.
+What must hold: a look costs the same however many jobs wait or are kept. It reads counts, and walks only the
+jobs that somebody runs. The counts of a report are read in several calls, so a job that moves meanwhile may
+be counted twice or not.
 """
 
 from __future__ import annotations
@@ -54,17 +55,18 @@ class SilentReport(msgspec.Struct, frozen=True, kw_only=True):
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     """One queue.
 
-    `name` is the queue, such as `event.order.placed@billing`; `event` and `group` are its parts. `event` is empty for a
-    queue that is none of an event's, such as `workflow.checkout`, and `group` is None for the default one. `waiting`,
-    `delayed`, `active`, `parked` count open jobs. `completed`, `failed` and `cancelled` count those that are kept, but for
-    the ones that go at a time of their own. `oldest` is for how many seconds the oldest waiting job has been there since it
-    was emitted, due or retried, None if none waits; where priorities differ it may be an old one that is not the oldest. `workers` is how many live workers serve the queue. `paused` is None unless it is
-    paused. `limited` says whether a limit holds, which is `limit`. `completed_per_minute` and `failed_per_minute` are how many
-    jobs ended so in a minute, over the last 4 to 5 minutes; those that expired are among the failed ones. They come from the
-    history of the queue, which workers tell each 5 seconds, and are 0 where the setting `history` is off.
-    `unreadable` says what
-    of the orders for the queue is damaged in the server, and is therefore not told.
-    `silent` are the workers that serve the queue and do not answer: they are none of `workers`.
+    `name` is the queue, such as `event.order.placed@billing`; `event` and `group` are its parts. `event` is
+    empty for a queue that is none of an event's, such as `workflow.checkout`, and `group` is None for the
+    default one. `waiting`, `delayed`, `active`, `parked` count open jobs. `completed`, `failed` and
+    `cancelled` count those that are kept, but for the ones that go at a time of their own. `oldest` is for
+    how many seconds the oldest waiting job has been there since it was emitted, due or retried, None if none
+    waits; where priorities differ it may be an old one that is not the oldest. `workers` is how many live
+    workers serve the queue. `paused` is None unless it is paused. `limited` says whether a limit holds, which
+    is `limit`. `completed_per_minute` and `failed_per_minute` are how many jobs ended so in a minute, over
+    the last 4 to 5 minutes; those that expired are among the failed ones. They come from the history of the
+    queue, which workers tell each 5 seconds, and are 0 where the setting `history` is off. `unreadable` says
+    what of the orders for the queue is damaged in the server, and is therefore not told. `silent` are the
+    workers that serve the queue and do not answer: they are none of `workers`.
     """
 
     name: str
@@ -91,11 +93,13 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """One worker. Times are Unix times in ms by the server's clock, 0 where there is none.
 
-    `name` is the name of its provider, `host`, `pid` and `version` are those of its process, as it said itself. `queues`
-    are those that it serves, sorted, and `versions` the versions of jobs that it can run, by queue, where jobs have any. `running` is how many jobs it holds, `concurrency` how many it may run at a time.
-    `lag_ms` is how far its event loop was behind when it was last heard. `started_ms` is when it first announced itself,
-    `heard_ms` when the server last heard of it. A worker that lives is heard each 3 s; one that was killed stays listed for
-    10 minutes. Of a worker of an earlier release only `id`, `running`, `heard_ms` and `lag_ms` are known.
+    `name` is the name of its provider, `host`, `pid` and `version` are those of its process, as it said
+    itself. `queues` are those that it serves, sorted, and `versions` the versions of jobs that it can run, by
+    queue, where jobs have any. `running` is how many jobs it holds, `concurrency` how many it may run at a
+    time. `lag_ms` is how far its event loop was behind when it was last heard. `started_ms` is when it first
+    announced itself, `heard_ms` when the server last heard of it. A worker that lives is heard each 3 s; one
+    that was killed stays listed for 10 minutes. Of a worker of an earlier release only `id`, `running`,
+    `heard_ms` and `lag_ms` are known.
     """
 
     id: str
@@ -123,9 +127,9 @@ class Overview:
     ) -> list[QueueReport]:
         """Return every queue of the server, sorted by name; or one, also where the server does not know it.
 
-        A queue is known from its first job or its first worker on, or from the first order for it. It is known until it
-        has had no job, no worker and no order for 7 days.
-        Raises ProviderStopped and StoreError.
+        A queue is known from its first job or its first worker on, or from the first order for it. It is
+        known until it has had no job, no worker and no order for 7 days. Raises ProviderStopped and
+        StoreError.
         """
         deadline = self._settings.deadline(call_timeout)
         store = self._life.running("list queues").store
@@ -136,7 +140,8 @@ class Overview:
         return await _report_queues(store, names, deadline)
 
     async def queue_names(self, *, call_timeout: Duration | None = None) -> list[str]:
-        """Return the names of all queues that the server knows, sorted; it costs less than `queues`, which looks into each.
+        """Return the names of all queues that the server knows, sorted; it costs less than `queues`, which
+        looks into each.
 
         Raises ProviderStopped and StoreError.
         """
@@ -144,7 +149,8 @@ class Overview:
         return await store.inspection.roster.queues(deadline=self._settings.deadline(call_timeout))
 
     async def workers(self, *, call_timeout: Duration | None = None) -> list[WorkerReport]:
-        """Return every worker that was heard within the last 10 minutes and has not ended; sorted by name and id.
+        """Return every worker that was heard within the last 10 minutes and has not ended; sorted by name and
+        id.
 
         Raises ProviderStopped and StoreError.
         """

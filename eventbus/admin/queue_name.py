@@ -24,7 +24,8 @@ _QUEUE_LENGTH = 255
 
 
 def queue_of(given: Event[Any, Any] | str, group: str | None = None) -> str:
-    """Return the queue of an event, its name, `name@group`, or a queue; of `group`, unless the text names one itself.
+    """Return the queue of an event, its name, `name@group`, or a queue; of `group`, unless the text names one
+    itself.
 
     Raises DefinitionError, also for a name that no queue can have.
     """

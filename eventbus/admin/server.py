@@ -1,6 +1,7 @@
 """The server that a provider uses: what it is, what it holds, and what keeps it from working.
 
-What must always hold: a report names no address and no URL, so that it may be shown to whoever may see queues.
+What must always hold: a report names no address and no URL, so that it may be shown to whoever may see
+queues.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ __all__ = ["ServerLooks", "ServerReport"]
 class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
     """The server as it describes itself. Sizes are in bytes; `memory_limit` is 0 without one.
 
-    `persistence` says what of its data outlives a crash. `keys` are those of this library by their kind among the first
-    10,000 of the server, which `keys_are_all` or not.
+    `persistence` says what of its data outlives a crash. `keys` are those of this library by their kind among
+    the first 10,000 of the server, which `keys_are_all` or not.
     """
 
     product: str
@@ -59,7 +60,8 @@ class ServerLooks:
         return _report(facts, keys, are_all=are_all)
 
     async def check_server(self, queues: list[str] | None = None) -> list[Finding]:
-        """Return what `eventbus check` finds at the server, without its address; `queues` must be served by somebody.
+        """Return what `eventbus check` finds at the server, without its address; `queues` must be served by
+        somebody.
 
         It takes up to half a minute where there are many keys. Raises ProviderStopped.
         """

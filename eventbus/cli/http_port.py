@@ -41,8 +41,8 @@ class HttpPort:
     def __init__(self, host: str, port: int, answer: _Answering, *, name: str, option: str) -> None:
         """Listen at once. Raises CommandError if that fails.
 
-        `answer` gets the path without its query, and the headers; it is called in other threads. `name` is what is
-        answered, and `option` the beginning of the two options that choose the address.
+        `answer` gets the path without its query, and the headers; it is called in other threads. `name` is
+        what is answered, and `option` the beginning of the two options that choose the address.
         """
         try:
             family, *_, address = socket.getaddrinfo(

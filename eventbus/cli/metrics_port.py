@@ -1,10 +1,10 @@
 """The metrics port of a worker: it answers `/metrics` in the formats of Prometheus.
 
-It sets OpenTelemetry's SDK for metrics in this process, with the exporter for Prometheus. A program that sets an SDK of its
-own exports its metrics there.
+It sets OpenTelemetry's SDK for metrics in this process, with the exporter for Prometheus. A program that sets
+an SDK of its own exports its metrics there.
 
-What must always hold: an answer has names, counts and times, and nothing of a job; no client of the port can make the
-worker wait.
+What must always hold: an answer has names, counts and times, and nothing of a job; no client of the port can
+make the worker wait.
 """
 
 from __future__ import annotations

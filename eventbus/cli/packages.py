@@ -45,7 +45,8 @@ def explain_import() -> str:
 def _find_owners() -> dict[str, set[str]]:
     """Return the names of the distributions that ship each package.
 
-    Not `metadata.packages_distributions`, which looks at each file of each distribution: a quarter of the command's CPU.
+    Not `metadata.packages_distributions`, which looks at each file of each distribution: a quarter of the
+    command's CPU.
     """
     owners: dict[str, set[str]] = {name: set() for name in _PACKAGES}
     for each in metadata.distributions():

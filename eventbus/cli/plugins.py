@@ -4,11 +4,12 @@
     flows = "workflows.cli.flows:app"
 
 The name of an entry point is that of the command, and its object is a `typer.Typer`. `eventbus` imports no
-package that is built on top of it, so its own commands start without plug-ins. If a plug-in cannot be imported, its
-command reports that, and the other commands still work.
+package that is built on top of it, so its own commands start without plug-ins. If a plug-in cannot be
+imported, its command reports that, and the other commands still work.
 
-What must always hold: a command line imports the modules of its own command alone. The list of all commands imports
-none: our own texts stand in a table, and that of a plug-in is read from its source, from the `help` of its Typer.
+What must always hold: a command line imports the modules of its own command alone. The list of all commands
+imports none: our own texts stand in a table, and that of a plug-in is read from its source, from the `help`
+of its Typer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ COMMANDS = "eventbus.commands"
 
 
 class OwnCommand(NamedTuple):
-    """A command of this package: where its function or its Typer is, `MODULE:NAME`, and the first sentence of its help."""
+    """A command of this package: where its function or its Typer is, `MODULE:NAME`, and the first sentence of
+    its help.
+    """
 
     place: str
     help: str
@@ -64,7 +67,9 @@ class PluginGroup(BorderGroup):
         return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that a line names; the error for an unknown one names those that look like it."""
+        """Return the command that a line names; the error for an unknown one names those that look
+        like it.
+        """
         self.commands: dict[str, Any] = dict.fromkeys(
             self.list_commands(ctx)
         )  # the names, among which typer looks
@@ -99,7 +104,9 @@ def _find_all() -> dict[str, EntryPoint]:
 
 
 def _help_in_source(point: EntryPoint) -> str:
-    """Return the `help` with which a module makes its Typer; empty if its source does not tell, and only an import does."""
+    """Return the `help` with which a module makes its Typer; empty if its source does not tell, and only an
+    import does.
+    """
     try:
         top, *path = point.module.split(".")
         spec = find_spec(top)

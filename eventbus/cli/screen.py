@@ -1,14 +1,15 @@
-"""The console of commands: tables that a screen is too narrow for are not cut, because people copy ids and read counts.
+"""The console of commands: tables that a screen is too narrow for are not cut, because people copy ids and
+read counts.
 
-A column of errors or of lists may be cut. It gets what the others leave, at least some words. If that is not enough, lines are
-longer than the screen, which breaks them.
+A column of errors or of lists may be cut. It gets what the others leave, at least some words. If that is not
+enough, lines are longer than the screen, which breaks them.
 
 What must always hold: no text in what is printed has a character that moves the cursor, changes colours or
 turns the direction of
 what follows, and no cell begins a line; it is cleaned here, wherever it comes from (`texts.visible`).
 
-Plain tables, without a frame and with a line for each row, are laid out here: as rich lays them out, in a tenth of the time,
-because hundreds of queues are a table of thousands of cells.
+Plain tables, without a frame and with a line for each row, are laid out here: as rich lays them out, in a
+tenth of the time, because hundreds of queues are a table of thousands of cells.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ class Interrupts:
         if self._limits and sys.__stderr__ is not None:
             limit = self._limits[min(self.count, len(self._limits)) - 1]
             faulthandler.dump_traceback_later(limit, exit=True, file=sys.__stderr__)
-        # In a context of its own: that of the job whose code is interrupted would put the job's id into the log line.
+        # In a context of its own: that of the job whose code is interrupted would put the job's id into the
+        # log line.
         self._loop.call_soon_threadsafe(self._act, context=self._context)
 
     def _act(self) -> None:

@@ -1,6 +1,7 @@
 """Texts of others in the output of commands: names, errors and payloads, which may hold anything.
 
-What must hold: no text moves the cursor, changes colours, begins a line or turns the direction of what follows.
+What must hold: no text moves the cursor, changes colours, begins a line or turns the direction of what
+follows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ __all__ = ["close_names", "describe_unknown", "json_text", "printable", "visible
 
 
 def printable(text: str) -> str:
-    """Return the text on one line: white space as single spaces, other characters that do not print as their code."""
+    """Return the text on one line: white space as single spaces, other characters that do not print as their
+    code.
+    """
     return visible(" ".join(text.split()))
 
 

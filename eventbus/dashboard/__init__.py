@@ -1,4 +1,5 @@
-"""The dashboard: pages and a management API for jobs, queues, flows and workers, as one ASGI app. Extra `dashboard`.
+"""The dashboard: pages and a management API for jobs, queues, flows and workers, as one ASGI app. Extra
+`dashboard`.
 
     entry (who may) -> desk (what is read and done) -> api, pages (as JSON, as HTML) -> app (one request)
 

@@ -2,9 +2,9 @@
 
     host -> static file or sign-in page? -> caller -> route -> handler -> answer, with our headers on it
 
-What must always hold: without a caller nothing is answered but static files and the sign-in page, not even whether a path
-exists; every answer, also that of an error, has the headers; an app of its own is kept in its objects and never in a module, so
-that one process can hold several.
+What must always hold: without a caller nothing is answered but static files and the sign-in page, not even
+whether a path exists; every answer, also that of an error, has the headers; an app of its own is kept in its
+objects and never in a module, so that one process can hold several.
 """
 
 from __future__ import annotations
@@ -85,15 +85,17 @@ class Dashboard:
     ) -> None:
         """Make a dashboard that is closed but for those whom one of these lets in:
 
-        `sign_in(request)` returns the Actor of the program around, or None; it may be async. `token`, 16 characters or more, is
-        typed into a form, or sent as `Authorization: Bearer`. `one_time_codes` lets `make_code` make links. With
-        `insecure_allow_anyone` everybody is in who reaches it by a host name of `allowed_hosts`, by default a local one.
+        `sign_in(request)` returns the Actor of the program around, or None; it may be async. `token`, 16
+        characters or more, is typed into a form, or sent as `Authorization: Bearer`. `one_time_codes` lets
+        `make_code` make links. With `insecure_allow_anyone` everybody is in who reaches it by a host name of
+        `allowed_hosts`, by default a local one.
 
-        `may(actor, action, target)` returns True, False or the reason why not; `actions` maps globs of events to actions and
-        these to True, False or a role. `before` and `after` map actions, or `*`, to hooks. `read_only` refuses whatever changes
-        something. `base_path` is where it is mounted, if the program around does not say so. `redact` is `patterns`, `all`,
-        `none` or a function of event and field. `poll` is how often open pages look again. `secret` signs the cookies of
-        several processes. `public_origin` is the origin that browsers see behind a proxy; `trusted_proxies` are addresses whose
+        `may(actor, action, target)` returns True, False or the reason why not; `actions` maps globs of events
+        to actions and these to True, False or a role. `before` and `after` map actions, or `*`, to hooks.
+        `read_only` refuses whatever changes something. `base_path` is where it is mounted, if the program
+        around does not say so. `redact` is `patterns`, `all`, `none` or a function of event and field. `poll`
+        is how often open pages look again. `secret` signs the cookies of several processes. `public_origin`
+        is the origin that browsers see behind a proxy; `trusted_proxies` are addresses whose
         `X-Forwarded-For` is believed. `frame_ancestors` is the source list of those who may frame pages.
 
         Raises ConfigError if nobody could come in, or for an option that cannot be used.
@@ -201,7 +203,9 @@ class Dashboard:
         raise Problem(404, "there is no such page")
 
     def _explain(self, request: Request, links: Links, request_id: str, error: Exception) -> Response:
-        """Return the answer for an error: JSON for programs, a page for people, a form for those not signed in."""
+        """Return the answer for an error: JSON for programs, a page for people, a form for those not signed
+        in.
+        """
         problem = _read(error, request_id)
         path: str = request.scope["path"]
         if path == API or path.startswith(f"{API}/"):

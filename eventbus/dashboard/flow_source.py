@@ -1,10 +1,11 @@
 """The flows that a dashboard shows: a protocol, because `eventbus` does not know `workflows`.
 
-A `workflows.WorkflowProvider` has these methods, so it is given as `Dashboard(provider, flows=flows)`. The reports are turned
-into dicts and lists (`msgspec.to_builtins`), so pages need no class of `workflows`. Weighed: pages in `workflows/dashboard/`,
-put in by a plug-in. They would need templates, guards and answers of this package, all of which would become public; the
-protocol needs seven methods. Its answers are converted to structs of the dashboard, such as `FlowLine`: these are the forms of its
-API, with the fields of the structs of `workflows`, and `tests/dashboard/test_flow_forms.py` compares the two.
+A `workflows.WorkflowProvider` has these methods, so it is given as `Dashboard(provider, flows=flows)`. The
+reports are turned into dicts and lists (`msgspec.to_builtins`), so pages need no class of `workflows`.
+Weighed: pages in `workflows/dashboard/`, put in by a plug-in. They would need templates, guards and answers
+of this package, all of which would become public; the protocol needs seven methods. Its answers are converted
+to structs of the dashboard, such as `FlowLine`: these are the forms of its API, with the fields of the
+structs of `workflows`, and `tests/dashboard/test_flow_forms.py` compares the two.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from eventbus.provider import EventProvider
 __all__ = ["FLOW_SOURCES", "FlowSource", "find_flow_source"]
 
 FLOW_SOURCES = "eventbus.flow_sources"
-"""The entry-point group of packages that have flows: a callable that takes an EventProvider and returns a FlowSource."""
+"""The entry-point group of packages that have flows: a callable that takes an EventProvider and returns a
+FlowSource.
+"""
 
 
 class FlowSource(Protocol):
@@ -41,7 +44,9 @@ class FlowSource(Protocol):
         ...
 
     async def versions(self, *, call_timeout: Duration | None = None) -> Sequence[Any]:
-        """Return the versions of all workflows, as structs with `workflow`, `version`, `open`, `workers`, `is_newest`, `is_exact`."""
+        """Return the versions of all workflows, as structs with `workflow`, `version`, `open`, `workers`,
+        `is_newest`, `is_exact`.
+        """
         ...
 
     async def tree(self, flow_id: str, *, call_timeout: Duration | None = None) -> Any:
@@ -51,7 +56,9 @@ class FlowSource(Protocol):
     async def graph(
         self, flow_id: str, *, tree: Any = None, folded: bool = True, call_timeout: Duration | None = None
     ) -> Any:
-        """Return the graph of a flow, as a struct with `nodes` and `edges`; `tree` is what `tree` returned for it."""
+        """Return the graph of a flow, as a struct with `nodes` and `edges`; `tree` is what `tree` returned
+        for it.
+        """
         ...
 
     async def waits(self, flow_id: str, *, call_timeout: Duration | None = None) -> Sequence[Any]:
@@ -61,7 +68,9 @@ class FlowSource(Protocol):
     async def signal(
         self, flow_id: str, name: str, payload: Any = None, *, call_timeout: Duration | None = None
     ) -> None:
-        """Send a flow a signal. Raises an EventBusError for one that does not fit, or that the flow cannot take."""
+        """Send a flow a signal. Raises an EventBusError for one that does not fit, or that the flow cannot
+        take.
+        """
         ...
 
     async def retry(
@@ -72,7 +81,9 @@ class FlowSource(Protocol):
         run: int | None = None,
         call_timeout: Duration | None = None,
     ) -> Any:
-        """Begin the run after `run`. Raises an EventBusError if `run` is not the last one, or has not ended."""
+        """Begin the run after `run`. Raises an EventBusError if `run` is not the last one, or has not
+        ended.
+        """
         ...
 
 

@@ -1,8 +1,8 @@
 """Links: the URLs of the dashboard, below the place where it is mounted.
 
-A name is one part of a path, whatever it holds. Proxies and browsers change `%2F` and `..` on the way, so these are written
-with an exclamation mark, as JSON pointers do with a tilde, which ids of flows have: `!0` for `!`, `!1` for `/`, and `!2` for a
-dot that stands first.
+A name is one part of a path, whatever it holds. Proxies and browsers change `%2F` and `..` on the way, so
+these are written with an exclamation mark, as JSON pointers do with a tilde, which ids of flows have: `!0`
+for `!`, `!1` for `/`, and `!2` for a dot that stands first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Problems: what a request is told when it cannot be answered, in the form of RFC 9457.
 
-Every error that a caller may meet is translated here, once. What must always hold: no answer has a stack trace, and none has
-the text of an error that this package did not write; such an error is logged, and its answer has the id of the request alone.
+Every error that a caller may meet is translated here, once. What must always hold: no answer has a stack
+trace, and none has the text of an error that this package did not write; such an error is logged, and its
+answer has the id of the request alone.
 """
 
 from __future__ import annotations

@@ -1,25 +1,28 @@
-"""The attendance of an emitter: up to when it has got all outcomes, so that the server need keep them no longer.
+"""The attendance of an emitter: up to when it has got all outcomes, so that the server need keep them no
+longer.
 
     absent -- an add or a join says the name --> attending, its floor rises -- quiet for a second --> absent
 
-While it attends, the emitter stands in `emitters` with its floor, a time of the server. Finished jobs that ended
-before the lowest floor of all emitters may go at once; without floors each would stay for 120 s, which is 1 GB at
-20,000 jobs a second (`lua/lib/floors.lua`).
+While it attends, the emitter stands in `emitters` with its floor, a time of the server. Finished jobs that
+ended before the lowest floor of all emitters may go at once; without floors each would stay for 120 s, which
+is 1 GB at 20,000 jobs a second (`lua/lib/floors.lua`).
 
 Not here: the calls (`stream_keeper`). This object does no I/O; the wait list says what is awaited.
 
-A mark is an entry that a call of the emitter adds to its own reply stream; the answer of that call says its time.
+A mark is an entry that a call of the emitter adds to its own reply stream; the answer of that call says its
+time.
 
 What must always hold:
 - an outcome that an emission of this process may still need has not ended before the floor. So the emitter stands in
-  `emitters` before the records exist that it awaits: each add says its name until the server has confirmed it, and once
-  a second after that. And the floor rises to the time of a mark only when
+  `emitters` before the records exist that it awaits: each add says its name until the server has confirmed
+  it, and once a second after that. And the floor rises to the time of a mark only when
     - the mark was read from the stream, and so all outcomes of calls before it, which ended before that time;
     - those that the stream only announced were read from their records;
     - jobs were looked up whose end is not told, because too many wait for them;
     - no gap is open: nothing was lost with a stream or a connection that was not looked up since;
     - each add that was sent before the answer to the mark is answered or given up. Such an add may be repeated. If its job
-      had run and was forgotten meanwhile, the repeat would be a new job, and run again. So adds without a reply count;
+      had run and was forgotten meanwhile, the repeat would be a new job, and run again. So adds without a
+      reply count;
 - a floor is held back by nothing for ever: each of these ends by an answer or by a deadline, and the server counts no
   floor older than 120 s;
 - each attendance has a name of its own, the emitter and a number. A late copy of a call about an older one, such as
@@ -34,8 +37,9 @@ Crash windows:
                               up when the answer comes, and the floor waits for that look (`wait_list`)
     `forgotten-by-failover`   a server that lost the entry hears the name again with the next add or call, within a second
 
-Rejected: the id of the last entry as the time, because it comes from another clock than the ends of jobs; a mark in each
-entry of outcomes, which each settle would pay for; a floor that rises with each emission, which is a call for each.
+Rejected: the id of the last entry as the time, because it comes from another clock than the ends of jobs; a
+mark in each entry of outcomes, which each settle would pay for; a floor that rises with each emission, which
+is a call for each.
 """
 
 from __future__ import annotations
@@ -166,7 +170,9 @@ class Attendance:
         return 0 if self._time is None else self._mark
 
     def next_mark(self) -> int | str:
-        """Return the mark that the next call makes, `''` while the last one is still to be used, or a gap is open."""
+        """Return the mark that the next call makes, `''` while the last one is still to be used, or a gap is
+        open.
+        """
         if self.has_gap or (self._time is not None and self.floor == ""):
             return ""
         self._mark += 1
@@ -176,7 +182,9 @@ class Attendance:
         return self._mark
 
     def note_made(self, time: int) -> None:
-        """Note that the last mark was made at this time. Only the answer says which adds may have come before it."""
+        """Note that the last mark was made at this time. Only the answer says which adds may have come before
+        it.
+        """
         self._time, self._last_call = time, self._calls
 
     def note_read(self, mark: int, outcomes: int) -> None:
@@ -230,7 +238,8 @@ class Attendance:
     def begin_look(self) -> int:
         """Return the gap that a look at all that is awaited closes if it begins now, 0 for none.
 
-        An emission that an add brought from before the stream was there can be looked up once that add is answered.
+        An emission that an add brought from before the stream was there can be looked up once that add is
+        answered.
         """
         is_early = self._whole_from is None or self._has_owed(self._whole_from)
         return 0 if is_early else self._gaps

@@ -3,8 +3,8 @@
 Not here: how batches are filled. The two senders fill them by different rules, because an emission refers
 to the queues of its batch, and a tree may be larger than a call.
 
-What must always hold: an emission fails with `enqueued=False` only if its job cannot run: nothing of it can have
-reached the server, or only chunks of a tree that never opens.
+What must always hold: an emission fails with `enqueued=False` only if its job cannot run: nothing of it can
+have reached the server, or only chunks of a tree that never opens.
 """
 
 from __future__ import annotations

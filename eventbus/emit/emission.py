@@ -74,12 +74,12 @@ class Emission(Generic[R]):
     Awaiting a fire-and-forget emission waits only until its job is in the server, and returns None.
 
     `job_id` is final once `enqueued()` has returned, because an emission joins an earlier job that has its
-    key, and then takes the id of that job. `joined` says from then on whether it did. `correlation_id` names the chain of emissions to which this
-    emission belongs. An emission that joined a job keeps its own correlation id, but the log events of
-    the job carry the one of the first emission. `groups` is how many jobs the emission has made, one for each
-    group and the default handler, known from then on too; None before that, and for one that joined. It is 0
-    for an event with `default=False` that has no group yet: then nothing was enqueued, and no job has this
-    id.
+    key, and then takes the id of that job. `joined` says from then on whether it did. `correlation_id` names
+    the chain of emissions to which this emission belongs. An emission that joined a job keeps its own
+    correlation id, but the log events of the job carry the one of the first emission. `groups` is how many
+    jobs the emission has made, one for each group and the default handler, known from then on too; None
+    before that, and for one that joined. It is 0 for an event with `default=False` that has no group yet:
+    then nothing was enqueued, and no job has this id.
 
     An emission belongs to the event loop that made it. In another loop you can read an outcome that is
     already there. To wait or to cancel there raises UsageError, or ProviderStopped if its own loop is closed.

@@ -1,10 +1,11 @@
 """The emitter of a running provider: makes ids and messages, and owns the senders and the completion tracker.
 
-There is one emitter for one start; a provider that starts again gets a new emitter. Its name in the server, its
-reply stream and its command connection belong to the uplink, which other providers of the event loop may share.
+There is one emitter for one start; a provider that starts again gets a new emitter. Its name in the server,
+its reply stream and its command connection belong to the uplink, which other providers of the event loop may
+share.
 
-Not here: batches (`send_buffer`, `tree_sender`), outcomes (`completion`), what is shared (`uplink`), and the checks
-of single options (`settings.keywords`).
+Not here: batches (`send_buffer`, `tree_sender`), outcomes (`completion`), what is shared (`uplink`), and the
+checks of single options (`settings.keywords`).
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class Emitter:
         self._has_left = False
 
     async def start(self, *, reads_only: bool = False) -> None:
-        """Connect and start sending. With `reads_only` nothing is written to the server, and no emission is taken.
+        """Connect and start sending. With `reads_only` nothing is written to the server, and no emission is
+        taken.
 
         An unreachable server is not an error here: emissions wait for it within their own deadlines.
         Raises StoreRefused if the server is reachable but cannot be used.

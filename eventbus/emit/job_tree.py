@@ -3,8 +3,8 @@
 These are values only; `tree_sender` sends them. A tree is added in one call, or in chunks if it is too large
 for one call: the first chunk brings the root, and the last chunk opens the tree.
 
-What must always hold: an edge travels with the later of its two jobs, so that the server never knows a job without
-the jobs that it needs (see `lib/planting.lua`).
+What must always hold: an edge travels with the later of its two jobs, so that the server never knows a job
+without the jobs that it needs (see `lib/planting.lua`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _BYTES = 1 << 20  # of bodies in one chunk, so that one call does not hold up th
 class Member(msgspec.Struct, frozen=True):
     """One job of a tree. `needs` are the ids of the members that must complete before it starts.
 
-    A job without a `body` is given the body of its root. `delay` is in seconds from the call that adds the job:
-    it starts when that time has passed and the members that it needs have completed. `on` says what becomes of
-    the job if a job that it needs does not complete. `up` says what its own failure does to the jobs that
-    need it, and overrides their `on`. With `is_root`, the job is the root of a nested tree, to which it may
-    add members while it runs; `timeout` is the timeout of that tree, in seconds.
+    A job without a `body` is given the body of its root. `delay` is in seconds from the call that adds the
+    job: it starts when that time has passed and the members that it needs have completed. `on` says what
+    becomes of the job if a job that it needs does not complete. `up` says what its own failure does to the
+    jobs that need it, and overrides their `on`. With `is_root`, the job is the root of a nested tree, to
+    which it may add members while it runs; `timeout` is the timeout of that tree, in seconds.
     """
 
     id: str
@@ -57,14 +57,16 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """A root and its members. It starts when the members that it `needs` have ended and its `delay` has passed.
+    """A root and its members. It starts when the members that it `needs` have ended and its `delay` has
+    passed.
 
-    `on` is `wake` for a root that deals with the failures and the stop of its tree itself. `delay` is in seconds
-    from the add; a root that is to deal with the stop of its tree does not wait for it. `timeout` is in
-    seconds from when the root is due, 0 for none; the server keeps it. `key` is the digest of an idempotency
-    key, and `print` the digest of the payload. `meeting` has the same meaning as for emissions (`AddRow`).
-    With `require_worker` a lone root (`is_lone`) is refused while no worker serves its queue. `keep_completed` and
-    `keep_failed`, for a lone root, too, say how long the tree is kept once it has ended: an age or 0, None as its queue says.
+    `on` is `wake` for a root that deals with the failures and the stop of its tree itself. `delay` is in
+    seconds from the add; a root that is to deal with the stop of its tree does not wait for it. `timeout` is
+    in seconds from when the root is due, 0 for none; the server keeps it. `key` is the digest of an
+    idempotency key, and `print` the digest of the payload. `meeting` has the same meaning as for emissions
+    (`AddRow`). With `require_worker` a lone root (`is_lone`) is refused while no worker serves its queue.
+    `keep_completed` and `keep_failed`, for a lone root, too, say how long the tree is kept once it has ended:
+    an age or 0, None as its queue says.
     """
 
     id: str
@@ -95,7 +97,9 @@ class Tree(msgspec.Struct, frozen=True):
 
     @property
     def is_lone(self) -> bool:
-        """Whether the root can be added as an emission is: it has no members yet, and deals with its stop itself."""
+        """Whether the root can be added as an emission is: it has no members yet, and deals with its stop
+        itself.
+        """
         return not self.members and not self.needs and self.on == "wake"
 
     @property
@@ -105,7 +109,9 @@ class Tree(msgspec.Struct, frozen=True):
 
     @property
     def keep(self) -> str:
-        """How long the tree is kept, as the record of its root has it. Raises DefinitionError for what is no age."""
+        """How long the tree is kept, as the record of its root has it. Raises DefinitionError for what is no
+        age.
+        """
         return keep_text(self.keep_completed, self.keep_failed)
 
 
@@ -115,9 +121,9 @@ _LIKE_AN_ENTRY = re.compile(r"![0-9]+\Z")
 def _check(job_id: str, queue: str) -> None:
     """Refuse what the server could not keep.
 
-    That is an id that the hash of a worker's jobs could not tell from its own fields (`holds.lua`), or a list from an
-    entry of another job (`entry.lua`); a queue that the book could not tell from the shard (`book.lua`); and a name
-    of a queue or an id that a record has no room for (`plain.lua`).
+    That is an id that the hash of a worker's jobs could not tell from its own fields (`holds.lua`), or a list
+    from an entry of another job (`entry.lua`); a queue that the book could not tell from the shard
+    (`book.lua`); and a name of a queue or an id that a record has no room for (`plain.lua`).
     """
     if (
         job_id.startswith("#")
@@ -235,7 +241,8 @@ def spawn_calls(
 ) -> list[SpawnCall]:
     """Return the calls by which the job `parent` adds `members` to the tree `root`; at least one.
 
-    If it awaits nothing but some of these, and until all have ended, edges say so. Any other wait names its children.
+    If it awaits nothing but some of these, and until all have ended, edges say so. Any other wait names its
+    children.
     """
     parts = list(_parts(members)) or [[]]
     is_plain = not wait.mixed and {each.id for each in members}.issuperset(awaited)

@@ -32,7 +32,9 @@ class Lookup:
         attendance: Attendance,
         stream: ReplyStream | None = None,
     ) -> None:
-        """`stream`: where outcomes of jobs may lie whose records are gone; None if nobody has waited for them before."""
+        """`stream`: where outcomes of jobs may lie whose records are gone; None if nobody has waited for them
+        before.
+        """
         self._stream = stream
         self._store = store
         self._emitter = emitter
@@ -40,7 +42,9 @@ class Lookup:
         self._attendance = attendance
 
     async def _read_ahead(self, deadline: float) -> None:
-        """Settle what the stream holds and nobody has read yet: an emitter that hung may find it there alone."""
+        """Settle what the stream holds and nobody has read yet: an emitter that hung may find it
+        there alone.
+        """
         if self._stream is not None:
             for outcome in await self._stream.read_ahead(deadline=deadline):
                 self._waits.settle(outcome)
@@ -48,7 +52,8 @@ class Lookup:
     async def look_up(self, ids: list[str], *, deadline: float) -> None:
         """Look up jobs and settle the ended ones; the outcomes of open jobs will be sent. Raises StoreError.
 
-        Emissions of a job that the server does not know fail with UnknownJob, unless the stream has the outcome.
+        Emissions of a job that the server does not know fail with UnknownJob, unless the stream has the
+        outcome.
         """
         for first in range(0, len(ids), _LOOK):
             chunk = ids[first : first + _LOOK]

@@ -5,8 +5,8 @@ Its roles are the reader, the timeouts, the lookups and the keeper of the stream
 Not here: the stream itself and its position (`store.reply_stream`), its life (`stream_keeper`), and who waits
 (`wait_list`).
 
-What must always hold: no outcome depends on the arrival of one message. After a reconnect or the loss of the stream,
-all jobs that emissions wait for are looked up, and so is each emission before it times out.
+What must always hold: no outcome depends on the arrival of one message. After a reconnect or the loss of the
+stream, all jobs that emissions wait for are looked up, and so is each emission before it times out.
 
 Crash windows: those of `stream_keeper`, and
     `reply-lost`           the look before the timeout finds the outcome

@@ -57,7 +57,8 @@ class Route:
         self.limit_by: Callable[[Any], str | int] | None = event.limit.by if event.limit else None
 
     def limit_key(self, payload: Any) -> str:
-        """Return the digest of the limit key of an emission, by the function that the event's limit has; `""` without one.
+        """Return the digest of the limit key of an emission, by the function that the event's limit has; `""`
+        without one.
 
         Raises PayloadError if that raises, or returns something else than text or an integer.
         """

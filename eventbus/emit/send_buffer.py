@@ -82,7 +82,9 @@ _GRAIN = 0.02
 
 
 class _Batch:
-    """The emissions of one call and its repeats, their rows, and the queues to which the rows refer by place."""
+    """The emissions of one call and its repeats, their rows, and the queues to which the rows refer
+    by place.
+    """
 
     __slots__ = (
         "called", "deadline", "deadlines", "emissions", "keys", "maybe_sent", "number", "places", "queues", "roots", "rows",
@@ -116,7 +118,9 @@ class _Batch:
         """How many of the emissions, from the first on, are part of the call under way."""
 
     def place(self, name: str | AddQueue, queue: AddQueue) -> int:
-        """Return the place of a queue in this batch; its `name` here is the queue itself, unless it is as its event says."""
+        """Return the place of a queue in this batch; its `name` here is the queue itself, unless it is as its
+        event says.
+        """
         try:
             return self.places[name]
         except KeyError:
@@ -369,7 +373,9 @@ class SendBuffer:
         self._await(answer, batch)
 
     def _count_fitting(self, batch: _Batch) -> int:
-        """Return how many emissions of the batch one call takes, as far as the groups of its queues are known."""
+        """Return how many emissions of the batch one call takes, as far as the groups of its queues are
+        known.
+        """
         widths = [self._widths.get(queue.queue, 1) for queue in batch.queues]
         jobs = 0
         for count, place in enumerate(batch.rows.queues()):
@@ -422,7 +428,8 @@ class SendBuffer:
         return []
 
     def _after_failure(self, batch: _Batch, error: StoreError) -> list[int]:
-        """Fail the emissions whose time is over or whose refusal is final, and return the places of the others.
+        """Fail the emissions whose time is over or whose refusal is final, and return the places of the
+        others.
 
         An emission with the deadline of the call cannot be answered in time any more.
         """

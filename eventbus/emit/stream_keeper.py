@@ -1,11 +1,12 @@
-"""The stream keeper: keeps the reply stream of one uplink alive, raises its floor, and looks up what no stream tells.
+"""The stream keeper: keeps the reply stream of one uplink alive, raises its floor, and looks up what no
+stream tells.
 
 It calls each second while the emitter attends, after 1,000 outcomes at once, and each 4 s while it is absent.
 
 Not here: what the floor may rise to (`attendance`), and reading (`reply_reader`).
 
-What must always hold: after a gap, all jobs that emissions wait for are looked up, also those of adds whose answer was
-owed then. Until that is done the floor does not rise.
+What must always hold: after a gap, all jobs that emissions wait for are looked up, also those of adds whose
+answer was owed then. Until that is done the floor does not rise.
 
 Crash windows:
     `stream-gone`          the server lost the stream, or its clock was set forward so that it expired: the next call

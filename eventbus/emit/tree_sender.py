@@ -15,7 +15,8 @@ Crash windows:
     `adder-dies`          before the last chunk, nothing of the tree runs, and it is removed after a
                           minute; after it, the tree runs, and its outcome is found by the root's id
     `key-not-whole`       the key stands for a tree whose last chunk is not there yet: the same chunk is sent again
-                          until that tree is whole and is joined, or its adder has died and this tree takes the key
+                          until that tree is whole and is joined, or its adder has died and this tree takes
+                          the key
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ class TreeSender:
     async def _send_chunks(self, pending: _PendingTree) -> None:
         """Send a large tree chunk by chunk.
 
-        A tree that gave way to another one with its key while it was sent begins again, once: then it meets that one.
+        A tree that gave way to another one with its key while it was sent begins again, once: then it meets
+        that one.
         """
         sent: list[Chunk] = []
         try:

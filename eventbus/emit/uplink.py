@@ -3,18 +3,18 @@
     joined by the first provider -> reading replies -> left by the last one -> closing -> closed
                                     (joined and left by others meanwhile)
 
-An uplink has one emitter name, and so one reply stream and one blocked read of it; one connection for commands; the
-wait list of all emissions. A provider has a share of the command connection, and everything else of its own: its
-send buffer, its settings, its tracker, its worker. What the send buffers add in one tick of the event loop travels
-in one call (`store.connection.add_gatherer`). A worker sends its turns over the command connection, too. Its blocked
-read and its lease thread keep connections of their own, because a blocked read holds up its connection, and the
-thread must not wait for the event loop.
+An uplink has one emitter name, and so one reply stream and one blocked read of it; one connection for
+commands; the wait list of all emissions. A provider has a share of the command connection, and everything
+else of its own: its send buffer, its settings, its tracker, its worker. What the send buffers add in one tick
+of the event loop travels in one call (`store.connection.add_gatherer`). A worker sends its turns over the
+command connection, too. Its blocked read and its lease thread keep connections of their own, because a
+blocked read holds up its connection, and the thread must not wait for the event loop.
 
-Who shares: providers of one process and event loop with the same URL, prefix, name and `scripting`. These four are
-all that a connection and a stream are made from.
+Who shares: providers of one process and event loop with the same URL, prefix, name and `scripting`. These
+four are all that a connection and a stream are made from.
 - The URL counts as text. So it counts the user and password, the database, TLS and its files, and timeouts of the
-  connection. Two spellings of one server share nothing, which costs a connection and is never wrong. A relative
-  `embedded:` folder counts as the folder that it names at the start.
+  connection. Two spellings of one server share nothing, which costs a connection and is never wrong. A
+  relative `embedded:` folder counts as the folder that it names at the start.
 - `name` is what the connections are called in the server's list; an operator looks for it there.
 - Other settings do not count, because each call and each emission carries its own: `reply_timeout` and
   `call_timeout` are deadlines of single calls, `key_ttl`, `max_waiting` and `max_payload` are values in them.
@@ -36,9 +36,9 @@ What must always hold:
 Crash windows: `reply_reader` and `wait_list` name them. A fault of the stream or the connection concerns all
 providers alike, as it did the emissions of one provider.
 
-Rejected: one provider that lends its own stream to the others, because it may stop first; one uplink a process,
-because an event loop cannot use the connections of another; a stream for each provider and one read of all of them,
-because the server would write one entry for each provider and call, which is what costs most.
+Rejected: one provider that lends its own stream to the others, because it may stop first; one uplink a
+process, because an event loop cannot use the connections of another; a stream for each provider and one read
+of all of them, because the server would write one entry for each provider and call, which is what costs most.
 """
 
 from __future__ import annotations
@@ -171,7 +171,9 @@ class _Uplinks:
     def __init__(self) -> None:
         self._known: dict[tuple[asyncio.AbstractEventLoop, Any], Uplink] = {}
         self._parents: list[Any] = []
-        """The uplinks of the processes from which this one was forked; kept so that none of them closes itself."""
+        """The uplinks of the processes from which this one was forked; kept so that none of them closes
+        itself.
+        """
         self._guard = threading.Lock()  # loops of several threads come here; held for a few lines
 
     def join(self, settings: Settings) -> Uplink:

@@ -11,8 +11,8 @@ however many of them wait for it.
 What must always hold:
 - an outcome settles each emission that waits for its job, whichever provider made it, and no other;
 - an outcome may overtake the answer to the add that joined its job. It is held back in `_early`, bounded in number
-  and age, while an answer to an add with a key is owed; also when other emissions waited for it already. It counts
-  only for adds that were sent before it came: an earlier one is of an earlier run of the job;
+  and age, while an answer to an add with a key is owed; also when other emissions waited for it already. It
+  counts only for adds that were sent before it came: an earlier one is of an earlier run of the job;
 - an emission leaves the list by its outcome, by an error, by its timeout or by the stop of its provider, never
   silently.
 

@@ -26,7 +26,8 @@ __all__ = [
 class Retention(msgspec.Struct, frozen=True):
     """How many finished jobs a queue keeps, and for how long. Ages and `key_ttl` are in ms.
 
-    `declared` is what the queue's own definition says of it, for people, as JSON (`model.keep`); `''` if it says nothing.
+    `declared` is what the queue's own definition says of it, for people, as JSON (`model.keep`); `''` if it
+    says nothing.
     """
 
     keep_completed: int
@@ -107,7 +108,8 @@ class Consumer(Protocol):
         ...
 
     def failed(self, job: Job, settle: Settle) -> None:
-        """Log that an attempt ended in an error, or that the job ended without a result; `settle` is the decision.
+        """Log that an attempt ended in an error, or that the job ended without a result; `settle` is the
+        decision.
 
         Called once for each such decision, but not for a job that was given back or whose lease was lost.
         """
@@ -130,20 +132,26 @@ class DefinedConsumer(Protocol):
 
     @property
     def definitions(self) -> Mapping[str, str]:
-        """What each version is, as JSON for people who look without the program; `''` if it is too large to be told."""
+        """What each version is, as JSON for people who look without the program; `''` if it is too large to
+        be told.
+        """
         ...
 
 
 @runtime_checkable
 class SharingConsumer(Protocol):
-    """A consumer whose jobs share slots of the worker, because it runs many of them at once; others have no such functions."""
+    """A consumer whose jobs share slots of the worker, because it runs many of them at once; others have no
+    such functions.
+    """
 
     def slots_of(self, jobs: int) -> int:
         """Return how many slots that many jobs of the queue take, those that run among them."""
         ...
 
     def room_for(self, jobs: int, slots: int) -> int:
-        """Return how many more jobs than these fit into the slots that they take, and into `slots` further ones."""
+        """Return how many more jobs than these fit into the slots that they take, and into `slots` further
+        ones.
+        """
         ...
 
     def hurry(self) -> None:
@@ -151,17 +159,23 @@ class SharingConsumer(Protocol):
         ...
 
     def give_up(self, job: Job) -> None:
-        """Free the slot of a job that runs on: it ignores its cancellations, and the engine has decided it without it."""
+        """Free the slot of a job that runs on: it ignores its cancellations, and the engine has decided it
+        without it.
+        """
         ...
 
 
 @runtime_checkable
 class TellingConsumer(Protocol):
-    """A consumer that says what hooks are told of its failed jobs; of those of others they are told the queue and the error."""
+    """A consumer that says what hooks are told of its failed jobs; of those of others they are told the queue
+    and the error.
+    """
 
     def failure(self, job: Job, text: str) -> JobFailure | None:
-        """Return what is told of a job that failed with the error `text`, JSON; None if another job tells it. Must not raise.
+        """Return what is told of a job that failed with the error `text`, JSON; None if another job tells it.
+        Must not raise.
 
-        Another worker may have run the job. If it is the root of a tree, its `stop` is set when it has failed for good.
+        Another worker may have run the job. If it is the root of a tree, its `stop` is set when it has failed
+        for good.
         """
         ...

@@ -4,10 +4,10 @@
             -> stuck: handed back at once
             -> handed back when the grace is over, or is cut short
 
-A handler is stuck when it awaits the outcome of a job that no worker will run: this worker claims no more, no other
-live worker serves the job's queue, and the job does not run anywhere. Such a handler can only finish in a later run.
-So its job is given back now, without an attempt, as it would be at the end of the grace. A handler that awaits the
-job of a stuck handler is stuck too.
+A handler is stuck when it awaits the outcome of a job that no worker will run: this worker claims no more, no
+other live worker serves the job's queue, and the job does not run anywhere. Such a handler can only finish in
+a later run. So its job is given back now, without an attempt, as it would be at the end of the grace. A
+handler that awaits the job of a stuck handler is stuck too.
 
 Not here: how a handler is cancelled, and how its job settles (`Executor`).
 
@@ -17,9 +17,9 @@ What must always hold:
 - the server is not asked while no handler awaits a job;
 - the log names the jobs that are given back, and the jobs for which the stop waits.
 
-A handler may begin to wait at any time, so the waits are checked each half second. A wait may be over when the
-server's answer arrives: then the handler is left alone. If a task that a handler started awaits a job that the
-handler emitted, this counts as a wait of the handler too.
+A handler may begin to wait at any time, so the waits are checked each half second. A wait may be over when
+the server's answer arrives: then the handler is left alone. If a task that a handler started awaits a job
+that the handler emitted, this counts as a wait of the handler too.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class Drain:
         self._told: set[str] = set()
 
     async def wait_finished(self, grace: float) -> None:
-        """Wait until nothing runs or `grace` seconds are over; give back the jobs of stuck handlers meanwhile."""
+        """Wait until nothing runs or `grace` seconds are over; give back the jobs of stuck handlers
+        meanwhile.
+        """
         begin = clock.monotonic()
         end = begin + grace
         is_told = False

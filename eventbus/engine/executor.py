@@ -1,4 +1,5 @@
-"""The executor of a worker: runs each claimed job in an asyncio task of its own, and decides how the job settles.
+"""The executor of a worker: runs each claimed job in an asyncio task of its own, and decides how the job
+settles.
 
     claimed -> running -> decided -> settled
 
@@ -151,7 +152,8 @@ class Executor:
         run.bucket = self.deadlines.add(run, timeout)
 
     def set_clock(self, job: Job, timeout: float | None) -> None:
-        """Let this timeout of a running job, in seconds, count from now on, in the place of the one that counts; None: no limit.
+        """Let this timeout of a running job, in seconds, count from now on, in the place of the one that
+        counts; None: no limit.
 
         Does nothing for a job that is being cancelled.
         """
@@ -170,7 +172,9 @@ class Executor:
         del self.counts[queue]
 
     def _open(self, consumer: Consumer) -> contextvars.Context:
-        """Make the context in which each job of a queue starts: what lifespans set, and what the consumer adds."""
+        """Make the context in which each job of a queue starts: what lifespans set, and what the consumer
+        adds.
+        """
         context = self._contexts[consumer.queue] = contextvars.copy_context()
         context.run(consumer.surround)
         return context
@@ -240,7 +244,9 @@ class Executor:
             self._tell(run, settle)
 
     def _tell(self, run: Running, settle: Settle) -> None:
-        """Have the consumer log a failure. The job is settled even if the program's own log processors raise."""
+        """Have the consumer log a failure. The job is settled even if the program's own log
+        processors raise.
+        """
         try:
             run.consumer.failed(run.job, settle)
         except Exception as error:  # noqa: BLE001  (of the program's logging)

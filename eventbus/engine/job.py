@@ -44,17 +44,23 @@ class Job(msgspec.Struct, gc=False):
     due_ms: int
     claimed_ms: int
     stop: str = ""
-    """For the root of a stopped tree the cause: `failed`, `cancelled` or `timeout`. Empty for every other job."""
+    """For the root of a stopped tree the cause: `failed`, `cancelled` or `timeout`. Empty for every other
+    job.
+    """
     journal: list[str] = []
     """What the job has appended to its journal, in this run and in earlier ones."""
     unread: int = 0
-    """How many further entries the journal has, because the claim brings only the first ones of a long one."""
+    """How many further entries the journal has, because the claim brings only the first ones of a
+    long one.
+    """
     passed: int = 0
     """How many entries stand before those of `journal`, which this process does not have (`keep_newest`)."""
     keeps: int = 0
     """How many of its newest entries the journal keeps; 0 for all."""
     signals: list[Signal] = []
-    """The signals that the job was sent before its claim, and that no entry has taken, in the order in which they came."""
+    """The signals that the job was sent before its claim, and that no entry has taken, in the order in which
+    they came.
+    """
     heard: int = 0
     """How many signals the job was ever sent before its claim."""
     has_begun: bool = False
@@ -65,10 +71,12 @@ class Job(msgspec.Struct, gc=False):
     """Why its executor cancelled it; empty while it did not. May be read in any thread."""
 
     def keep_newest(self, count: int) -> None:
-        """Let each append of this run drop all but the newest `count` entries of the journal, and keep none of them here.
+        """Let each append of this run drop all but the newest `count` entries of the journal, and keep none
+        of them here.
 
-        If the server forgets entries in a failover, the lease counts as lost: what goes with them, live texts, is lost too,
-        and the next run begins with what the server has. Call it before the first append of a run.
+        If the server forgets entries in a failover, the lease counts as lost: what goes with them, live
+        texts, is lost too, and the next run begins with what the server has. Call it before the first append
+        of a run.
         """
         self.passed += len(self.journal) + self.unread
         self.journal, self.unread, self.keeps = [], 0, count
@@ -137,11 +145,12 @@ def _cut(why: str) -> str:
 
 
 def suspend(*, delay_ms: int | None = None, heard: int | None = None) -> Settle:
-    """Let the job sleep without a worker, and run it again after `delay_ms` or as soon as it is sent a signal.
+    """Let the job sleep without a worker, and run it again after `delay_ms` or as soon as it is sent a
+    signal.
 
-    At least one of the two must be given. `heard` is how many signals the job knows of (`Job.heard`): one that came
-    later wakes it at once. With None no signal wakes it. The sleep forgets earlier attempts and stalls, because the job got
-    on.
+    At least one of the two must be given. `heard` is how many signals the job knows of (`Job.heard`): one
+    that came later wakes it at once. With None no signal wakes it. The sleep forgets earlier attempts and
+    stalls, because the job got on.
     """
     if delay_ms is None and heard is None:
         raise ValueError("nothing would wake the job: give delay_ms, heard, or both")
@@ -150,13 +159,16 @@ def suspend(*, delay_ms: int | None = None, heard: int | None = None) -> Settle:
 
 
 def give_back(*, has_begun: bool = True) -> Settle:
-    """Put the job back at the head of its queue. What it has begun counts: its ttl is over, and its payload stays."""
+    """Put the job back at the head of its queue. What it has begun counts: its ttl is over, and its payload
+    stays.
+    """
     return Settle("waiting", "begun" if has_begun else "")
 
 
 def shelve(shelf: str) -> Settle:
     """Let the job wait in the paused queue `shelf` until that is resumed, and then in its own queue again.
 
-    The run counts for nothing. The job must have no idempotency key, as members of trees have none. If `shelf` is not paused any more, the job is given back to its queue.
+    The run counts for nothing. The job must have no idempotency key, as members of trees have none. If
+    `shelf` is not paused any more, the job is given back to its queue.
     """
     return Settle("shelved", shelf)

@@ -1,13 +1,13 @@
 """Sends the log lines that running jobs keep to the server, under their leases.
 
-Lines of one tick of the event loop travel in one call. While that is under way, the next ones gather. The executor waits for
-the lines of a job before it tells the end of the job, because its lease is over then.
+Lines of one tick of the event loop travel in one call. While that is under way, the next ones gather. The
+executor waits for the lines of a job before it tells the end of the job, because its lease is over then.
 
-What must always hold: a line fails no handler, and delays the end of its job by a second at most; a line is kept once, also if
-its call is repeated, because the lines of a claim are numbered.
+What must always hold: a line fails no handler, and delays the end of its job by a second at most; a line is
+kept once, also if its call is repeated, because the lines of a claim are numbered.
 
-Crash windows: `note-not-answered` (the call is repeated, and the numbers tell what is there), `dies-after-line` (the worker
-dies before the call: the lines of its last moment are lost).
+Crash windows: `note-not-answered` (the call is repeated, and the numbers tell what is there),
+`dies-after-line` (the worker dies before the call: the lines of its last moment are lost).
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class LineWriter:
         executor.unsaid, executor.say_last = self._said, self._say_last
 
     def keep(self, job_id: str, line: str) -> None:
-        """Keep a line with a running job, or with the job that this id is an alias of; return at once. In any thread.
+        """Keep a line with a running job, or with the job that this id is an alias of; return at once. In any
+        thread.
 
         Does nothing for a job that does not run here any more.
         """
@@ -123,7 +124,9 @@ class LineWriter:
 
 
 def cut_line(line: object) -> str:
-    """Return a line as text that UTF-8 can encode, of at most `MOST_BYTES`: it fails no handler, whatever it is."""
+    """Return a line as text that UTF-8 can encode, of at most `MOST_BYTES`: it fails no handler, whatever it
+    is.
+    """
     text = str(line).encode(errors="backslashreplace")
     if len(text) > MOST_BYTES:
         text = text[: MOST_BYTES - 3] + b"..."

@@ -5,13 +5,14 @@ thread also watches the loop. After a lag of 1 s it logs once which code blocks 
 `hang_after` it stops renewing, because the worker no longer works and its jobs should run elsewhere.
 Code that holds the GIL stops this thread too and loses its lease.
 
-One renewal keeps all that the worker holds, and names it. What the worker holds without knowing it is given back by the
-renewal; otherwise nobody would ever run it. That happens if a failover loses the end of a job.
+One renewal keeps all that the worker holds, and names it. What the worker holds without knowing it is given
+back by the renewal; otherwise nobody would ever run it. That happens if a failover loses the end of a job.
 
 What must always hold: a lease is kept until the settle of its job is answered; a lease found lost cancels its
-handler; a renewal comes each 0.3 of a lease, and one that gets no answer is tried again sooner. No job that this
-worker knows of is missing in a renewal: the thread reads the numbers of the answered turns before it reads the jobs
-that run, and these before the unsettled ones, because a job moves in this direction and stands in both meanwhile.
+handler; a renewal comes each 0.3 of a lease, and one that gets no answer is tried again sooner. No job that
+this worker knows of is missing in a renewal: the thread reads the numbers of the answered turns before it
+reads the jobs that run, and these before the unsettled ones, because a job moves in this direction and stands
+in both meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ _NAMED = 5
 
 
 class LeaseKeeper:
-    """Renews the leases of one worker's jobs: the running ones, and the ended ones that wait to be settled."""
+    """Renews the leases of one worker's jobs: the running ones, and the ended ones that wait to be
+    settled.
+    """
 
     def __init__(
         self,
@@ -59,8 +62,8 @@ class LeaseKeeper:
         lease: float,
         hang_after: float,
     ) -> None:
-        """`unsettled` has the jobs that ended and are not settled; `read_calls` returns the numbers of the turns, one for each
-        lane, whose claims have been started. `lease` and `hang_after` are in seconds.
+        """`unsettled` has the jobs that ended and are not settled; `read_calls` returns the numbers of the
+        turns, one for each lane, whose claims have been started. `lease` and `hang_after` are in seconds.
         """
         self._leases = store.open_leases(timeout=max(0.5, lease / 3))
         self._executor = executor

@@ -2,8 +2,9 @@
 
     waits for a moment -> the server is asked to tell of signals -> told | the time is over
 
-What must always hold: a signal that came before the server's answer is not missed, for the answer counts all; one that was
-told between two calls ends the next one. A message that is lost costs the whole time, so callers look for signals afterwards.
+What must always hold: a signal that came before the server's answer is not missed, for the answer counts all;
+one that was told between two calls ends the next one. A message that is lost costs the whole time, so callers
+look for signals afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _SHORT = 0.02  # seconds; who waits for less costs the server nothing
 
 
 async def listen(run: Running, journals: JournalStore, *, within: float, deadline: float) -> None:
-    """Wait until a running job is sent a signal that it does not know of, at most `within` seconds. Raises StoreError."""
+    """Wait until a running job is sent a signal that it does not know of, at most `within` seconds. Raises
+    StoreError.
+    """
     try:
         async with asyncio.timeout(within):
             if run.signalled is None:

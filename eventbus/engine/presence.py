@@ -1,15 +1,18 @@
-"""The presence of a worker: announces the worker and the queues of its pool in the server, so that emits wake it.
+"""The presence of a worker: announces the worker and the queues of its pool in the server, so that emits wake
+it.
 
-An announcement also re-queues parked jobs that this worker may be able to run. It says which versions of jobs the worker
-can run; what these versions are is told once a day, at its start first, so that it costs nothing for each job.
+An announcement also re-queues parked jobs that this worker may be able to run. It says which versions of jobs
+the worker can run; what these versions are is told once a day, at its start first, so that it costs nothing
+for each job.
 
 What a worker tells once, at its start, it tells again when the server has forgotten it: the definitions, and
 what the program declares (`declare`). A server that was emptied, restarted without its data or replaced by an
 empty replica answers the next announcement so, within 5 s. Groups, limits and retentions need no such answer:
 each announcement says them.
 
-What must always hold: once a worker claims no more, neither emits nor other workers count it as serving its queues.
-So it leaves when its stop begins, not when the stop ends: workers that stop together must not wait for each other.
+What must always hold: once a worker claims no more, neither emits nor other workers count it as serving its
+queues. So it leaves when its stop begins, not when the stop ends: workers that stop together must not wait
+for each other.
 
 What may go wrong:
 - a worker dies without leaving, or its leave call is lost: the server forgets it 20 s after its last announcement, and
@@ -155,7 +158,9 @@ class Presence:
         self._is_forgotten = False
 
     async def _define(self) -> None:
-        """Tell what the versions of the queues are. Does not raise: without it people see less, and nothing else is worse."""
+        """Tell what the versions of the queues are. Does not raise: without it people see less, and nothing
+        else is worse.
+        """
         now = clock.monotonic()
         for queue, served in list(self._consumers.items()):
             if not isinstance(served, DefinedConsumer) or self._defined.get(queue, now) > now:
@@ -170,9 +175,11 @@ class Presence:
             self._defined[queue] = now + _DEFINED_FOR
 
     async def deregister(self) -> None:
-        """Tell the server that the worker is over, within one second. Call it when nothing renews its leases any more.
+        """Tell the server that the worker is over, within one second. Call it when nothing renews its leases
+        any more.
 
-        Does not raise: where the server does not hear it, the rescue of another worker finds that it holds nothing.
+        Does not raise: where the server does not hear it, the rescue of another worker finds that it holds
+        nothing.
         """
         if not self._store.is_connected:
             return
@@ -208,7 +215,9 @@ def _list_facts(name: str, concurrency: int) -> list[str | int]:
 
 
 def _list_versions(consumers: Collection[Consumer]) -> str:
-    """Return the versions that a worker can run, by queue, as JSON; queues whose jobs have none are left out."""
+    """Return the versions that a worker can run, by queue, as JSON; queues whose jobs have none are
+    left out.
+    """
     found = {each.queue: list(each.definitions) for each in consumers if isinstance(each, DefinedConsumer)}
     return msgspec.json.encode(found).decode()
 

@@ -1,6 +1,7 @@
 """Writes the progress of running jobs to the server, under their leases.
 
-Notes of one tick of the event loop travel in one call. Not here: what a progress value may be (`handlers.context`).
+Notes of one tick of the event loop travel in one call. Not here: what a progress value may be
+(`handlers.context`).
 """
 
 from __future__ import annotations

@@ -86,7 +86,9 @@ class Rescuer:
         return longest if next_ms < 0 else min(longest, next_ms / 1000)
 
     async def _tell(self, stalls: Sequence[StallRow]) -> None:
-        """Tell of the rescued jobs, also if this is cancelled while it reads records: they were rescued already."""
+        """Tell of the rescued jobs, also if this is cancelled while it reads records: they were rescued
+        already.
+        """
         deadline = clock.monotonic() + _LOOK_WITHIN
         facts: dict[str, Mapping[str, Any]] = {}
         for stall in stalls:

@@ -3,12 +3,12 @@
 An idle worker waits in one blocked read, which ends when its pool is woken or a message arrives. A busy
 worker only polls for messages. Not here: what a wake leads to (`claimer`, `queue_rotation`).
 
-What must always hold: a read is never cancelled while it is under way, because it may have taken a message along.
-The worker asks all its queues at least every 4 s, in case a wake was lost with another worker. A message is
-news, and never an order: it may come late, when its job has ended and runs again. So nothing is cancelled for
-what it says. The hold of the job says which claim is to be cancelled, by its token (`ask_cancelled`); a job
-that is handed over is confirmed by its hold, a wake leads to a look at the queue, and the news of a signal to
-a look at the inbox.
+What must always hold: a read is never cancelled while it is under way, because it may have taken a message
+along. The worker asks all its queues at least every 4 s, in case a wake was lost with another worker. A
+message is news, and never an order: it may come late, when its job has ended and runs again. So nothing is
+cancelled for what it says. The hold of the job says which claim is to be cancelled, by its token
+(`ask_cancelled`); a job that is handed over is confirmed by its hold, a wake leads to a look at the queue,
+and the news of a signal to a look at the inbox.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class WakeListener:
         await self._hear_out()
 
     async def _hear_out(self) -> None:
-        """Read cancel requests while a stopping worker's handlers finish. The reader polls and takes no wakes."""
+        """Read cancel requests while a stopping worker's handlers finish. The reader polls and takes no
+        wakes.
+        """
         reader = self._store.open_wakes(pool=self._claimer.pool, worker=self._worker)
         try:
             while self._claimer.executor.running:
@@ -86,7 +88,9 @@ class WakeListener:
             pass  # the answer to the next renewal names the cancelled jobs too
 
     async def run_once(self, reader: WakeReader) -> None:
-        """Read once and act on it: block while the worker is idle, only poll for messages while it has work."""
+        """Read once and act on it: block while the worker is idle, only poll for messages while it
+        has work.
+        """
         is_quiet = await self._claimer.wait_quiet()
         if self._is_stopping:
             return
@@ -124,7 +128,9 @@ class WakeListener:
             self._claimer.handed.heard.set()
 
     def _take(self, reader: WakeReader, message: str) -> None:
-        """Confirm a job that was handed to this worker, and start it: at once, unless it may have been given back."""
+        """Confirm a job that was handed to this worker, and start it: at once, unless it may have been given
+        back.
+        """
         claimer = self._claimer
         job = claimer.handed.read(message)
         if job is None:

@@ -1,15 +1,15 @@
 """The engine's worker: starts and stops the roles that consume queues.
 
-Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper -> operations -> recorder -> gauges. The
-worker is ready once the announcement was answered and the claimer asks every queue.
+Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper -> operations ->
+recorder -> gauges. The worker is ready once the announcement was answered and the claimer asks every queue.
 Stop: stop claiming -> leave the pool in the server and end the wake listener's read -> drain the handlers
 -> give the rest back -> settle -> wake other workers for the queues with work -> end the roles -> send the last tallies,
 and deregister.
 
 Not here: events and payloads, and the handlers (`Consumer`).
 
-What must always hold: a stop ends within the grace and 5 s more, whatever the server and the handlers do, also
-while the worker starts; leases are kept until everything is settled or that time is over.
+What must always hold: a stop ends within the grace and 5 s more, whatever the server and the handlers do,
+also while the worker starts; leases are kept until everything is settled or that time is over.
 """
 
 from __future__ import annotations
@@ -108,10 +108,12 @@ class Worker:
         teller: Teller | None = None,
         declare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see `Drain`.
+        """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see
+        `Drain`.
 
-        `duty` is one more role; it is told when schedules are due. `teller` tells listeners what the worker does.
-        `declare` tells the server what the program declares; it is called when the server has forgotten that.
+        `duty` is one more role; it is told when schedules are due. `teller` tells listeners what the worker
+        does. `declare` tells the server what the program declares; it is called when the server has forgotten
+        that.
         """
         self.id: str = secrets.token_hex(6)
         self.teller: Teller = teller or Teller()
@@ -165,7 +167,9 @@ class Worker:
         self.ready: asyncio.Event = asyncio.Event()
 
     def tell_failures(self, failures: FailureListener) -> None:
-        """Have `failures` hear of the jobs that fail here, from now on; it may be called before the start alone."""
+        """Have `failures` hear of the jobs that fail here, from now on; it may be called before the start
+        alone.
+        """
         self.claimer.settles.failures = self._rescuer.failures = failures
 
     def _make_rescuer(self, lease_ms: int) -> Rescuer:
@@ -194,8 +198,8 @@ class Worker:
     async def retire(self, queue: str) -> bool:
         """Claim no more jobs of a queue, and wait until those that run here have ended and are settled.
 
-        Return False if the queue was opened again meanwhile; otherwise nothing needs its consumer any more. The wakes of
-        the queue that this worker knew of go to the other workers of its pool.
+        Return False if the queue was opened again meanwhile; otherwise nothing needs its consumer any more.
+        The wakes of the queue that this worker knew of go to the other workers of its pool.
         """
         pool = self.claimer.pool
         self.claimer.retirement.close(queue)
@@ -302,7 +306,9 @@ class Worker:
             await _end(leaving)
 
     async def _settle(self, end_of_grace: float) -> None:
-        """Settle the jobs that ended, within the rest of the grace and 2 s; within 2 s if none waits to be settled."""
+        """Settle the jobs that ended, within the rest of the grace and 2 s; within 2 s if none waits to be
+        settled.
+        """
         settling = asyncio.create_task(self._settle_and_hand_over())
         at_once = asyncio.create_task(self._stop_now.wait())
         try:

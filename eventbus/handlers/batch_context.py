@@ -2,8 +2,8 @@
 
 Not here: what can be done in the name of a job (`context`), and who makes these (`batches.consumer`).
 
-What must always hold: what is emitted by the context of an item belongs to the chain and the trace of this item's job,
-though the handler runs in the name of no job.
+What must always hold: what is emitted by the context of an item belongs to the chain and the trace of this
+item's job, though the handler runs in the name of no job.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class _CallContext(Generic[C]):
 
     @property
     def stopping(self) -> Stopping | None:
-        """Why the whole call should end early, as `EventContext.stopping` has it; None while it should go on for some job.
+        """Why the whole call should end early, as `EventContext.stopping` has it; None while it should go on
+        for some job.
 
         `items[n].stopping` tells whether one job is still wanted.
         """
@@ -67,7 +68,9 @@ class _CallContext(Generic[C]):
 
     @property
     def log(self) -> Logger:
-        """A structlog logger that adds `event_name`, `batch_size`, `worker`, `provider`, and the `group` unless it is the default one."""
+        """A structlog logger that adds `event_name`, `batch_size`, `worker`, `provider`, and the `group`
+        unless it is the default one.
+        """
         if self._log is None:
             facts: dict[str, Any] = {"event_name": self.event, "batch_size": len(self.items)}
             facts |= {"worker": self.worker, "provider": self.provider}
@@ -81,7 +84,8 @@ class _CallContext(Generic[C]):
     @overload
     def shared(self, lifespan: Callable[..., AbstractAsyncContextManager[S]]) -> S: ...
     def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return the value that a `@provider.lifespan` function yielded in this worker, as `EventContext.shared` does.
+        """Return the value that a `@provider.lifespan` function yielded in this worker, as
+        `EventContext.shared` does.
 
         Raises UsageError if the function is not a lifespan of this worker.
         """
@@ -91,15 +95,17 @@ class _CallContext(Generic[C]):
 class BatchContext(_CallContext[EventContext]):
     """The context of an async batch handler.
 
-    `items` has an `EventContext` for each payload, in their order: the facts about its job, and its `emit`, `save`, `progress`,
-    `stopping` and `log`. `event` and `group` are those of all of them.
+    `items` has an `EventContext` for each payload, in their order: the facts about its job, and its `emit`,
+    `save`, `progress`, `stopping` and `log`. `event` and `group` are those of all of them.
     """
 
     __slots__ = ()
 
 
 class SyncBatchContext(_CallContext[SyncContext]):
-    """The context of a batch handler in a thread: as `BatchContext`, with a `SyncContext` for each payload."""
+    """The context of a batch handler in a thread: as `BatchContext`, with a `SyncContext` for each
+    payload.
+    """
 
     __slots__ = ()
 
@@ -123,7 +129,9 @@ class BatchItem(EventContext):
 
 
 class SyncBatchItem(SyncContext):
-    """The context of one job of a batch in a thread. It emits in the job's own context, which `around` holds."""
+    """The context of one job of a batch in a thread. It emits in the job's own context, which
+    `around` holds.
+    """
 
     __slots__ = ("_around",)
 

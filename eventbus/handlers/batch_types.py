@@ -41,9 +41,11 @@ class BatchRegistrar(Protocol[P, T]):
 
 
 def check_batch_types(first: Any, returned: Any, *, payload: Any, result: Any, where: str) -> None:
-    """Raise DefinitionError unless a function takes a list of payloads and returns a list of results and exceptions.
+    """Raise DefinitionError unless a function takes a list of payloads and returns a list of results and
+    exceptions.
 
-    `first` and `returned` are its annotations. A function that returns nothing fits an event without a result.
+    `first` and `returned` are its annotations. A function that returns nothing fits an event without a
+    result.
     """
     name = _name_of(payload)
     if not _is_open(first) and not is_list_of(first, payload):
@@ -69,7 +71,9 @@ def is_list_of(annotated: Any, payload: Any) -> bool:
 
 
 def _fits(annotated: Any, result: Any) -> bool:
-    """Return whether a return type is a list of results and exceptions, or nothing where there is no result."""
+    """Return whether a return type is a list of results and exceptions, or nothing where there is no
+    result.
+    """
     if typing.get_origin(annotated) in _UNIONS:
         return all(_fits(member, result) for member in typing.get_args(annotated))
     if annotated is None or annotated is type(None):

@@ -2,7 +2,8 @@
 
 Not here: how a provider registers and runs them (`handler_registry`).
 
-What must always hold: a collection that a provider has included does not grow, because that provider would not notice.
+What must always hold: a collection that a provider has included does not grow, because that provider would
+not notice.
 """
 
 from __future__ import annotations
@@ -124,8 +125,9 @@ class Handlers:
     ) -> Any:
         """Add the decorated function to the collection, with the options of `EventProvider.on`.
 
-        Raises DefinitionError as that does, for a second handler of one event and group, and after a provider has
-        included the collection. The name of a pool of your own is checked when a provider includes the collection.
+        Raises DefinitionError as that does, for a second handler of one event and group, and after a provider
+        has included the collection. The name of a pool of your own is checked when a provider includes the
+        collection.
         """
         check_event(event)
 
@@ -178,7 +180,9 @@ class Handlers:
 
 
 def collected_handlers(given: Any) -> Iterator[CollectedHandler]:
-    """Return the handlers of a collection, for a provider that includes it. Raises DefinitionError for anything else."""
+    """Return the handlers of a collection, for a provider that includes it. Raises DefinitionError for
+    anything else.
+    """
     if not isinstance(given, Handlers):
         raise DefinitionError(f"expected a collection of handlers, made by Handlers(), got: {shown(given)}")
     return given._take()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -1,7 +1,7 @@
 """Contexts: the facts about its job that a handler gets beside the payload, and what it can do there.
 
-An async handler gets an `EventContext`, and a handler in a thread a `SyncContext`. Not here: the `ProcessContext` of a handler
-in a process (`handlers.contexts.process_context`).
+An async handler gets an `EventContext`, and a handler in a thread a `SyncContext`. Not here: the
+`ProcessContext` of a handler in a process (`handlers.contexts.process_context`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ S = TypeVar("S")
 D = TypeVar("D")
 
 Stopping: TypeAlias = Literal["stop", "cancel", "timeout", "lease lost"]
-"""Why a job should end early: its worker stops, it was cancelled, its time is over, or another worker may have it."""
+"""Why a job should end early: its worker stops, it was cancelled, its time is over, or another worker may
+have it.
+"""
 
 _MAX_PROGRESS = 16 * 1024
 _progress = Codec(role="progress", owner="progress", max_bytes=_MAX_PROGRESS)
@@ -97,11 +99,12 @@ class JobFacts:
 
     All contexts have these facts.
 
-    `event` is the name of the event, `group` the group of the handler, and `job_id` the id of the job. `attempt` counts
-    from 1, and does not count stalls. `correlation_id` is the same for all jobs of a chain of emissions. `causation_id`
-    is the id of the job whose handler emitted this one, or None. `meta` is the JSON object that the emitter added,
-    empty if there was none. `worker` is the id of the worker that runs the job, as in its log events and in reports of jobs, and
-    `provider` the name of the provider that the worker belongs to (its setting `name`).
+    `event` is the name of the event, `group` the group of the handler, and `job_id` the id of the job.
+    `attempt` counts from 1, and does not count stalls. `correlation_id` is the same for all jobs of a chain
+    of emissions. `causation_id` is the id of the job whose handler emitted this one, or None. `meta` is the
+    JSON object that the emitter added, empty if there was none. `worker` is the id of the worker that runs
+    the job, as in its log events and in reports of jobs, and `provider` the name of the provider that the
+    worker belongs to (its setting `name`).
     """
 
     __slots__ = (
@@ -148,8 +151,9 @@ class JobFacts:
     def log(self) -> Logger:
         """A structlog logger that adds the facts of this job to each log event.
 
-        These are `event_name`, `job_id`, `attempt`, `correlation_id`, `worker`, `provider`, the `group` unless it is the
-        default one, the `meta` of the emission if it has any, and `trace_id` and `span_id` where there is a trace.
+        These are `event_name`, `job_id`, `attempt`, `correlation_id`, `worker`, `provider`, the `group`
+        unless it is the default one, the `meta` of the emission if it has any, and `trace_id` and `span_id`
+        where there is a trace.
         """
         if self._log is None:
             facts: dict[str, Any] = {
@@ -181,19 +185,22 @@ class EventContext(JobFacts):
 
     @property
     def stopping(self) -> Stopping | None:
-        """Why the job should end early: `"stop"`, `"cancel"`, `"timeout"` or `"lease lost"`; None while it should go on.
+        """Why the job should end early: `"stop"`, `"cancel"`, `"timeout"` or `"lease lost"`; None while it
+        should go on.
 
-        `"stop"` is the stop of the worker, after which the job still has the grace. The others come with a cancellation.
+        `"stop"` is the stop of the worker, after which the job still has the grace. The others come with a
+        cancellation.
         """
         return self._tools.stopping(self._job)
 
     async def save(self, value: Any) -> None:
         """Keep a JSON value for the next run of this job, in place of what was saved before.
 
-        It stays over retries, `Later`, stalls and stops of the worker, and goes with the job. Returns when the server has
-        recorded it; while the server is away, the call waits. Raises PayloadError for a value that would not come back as
-        it is, or over `max_result`. If the lease is lost, nothing is saved: raises StoreRefused, and the handler is
-        cancelled. Raises ProviderStopped if the worker ends before the answer.
+        It stays over retries, `Later`, stalls and stops of the worker, and goes with the job. Returns when
+        the server has recorded it; while the server is away, the call waits. Raises PayloadError for a value
+        that would not come back as it is, or over `max_result`. If the lease is lost, nothing is saved:
+        raises StoreRefused, and the handler is cancelled. Raises ProviderStopped if the worker ends before
+        the answer.
         """
         text = saved_text(value, owner=self.event, max_bytes=self._tools.max_saved)
         await self._tools.save(self._job, text)
@@ -203,27 +210,30 @@ class EventContext(JobFacts):
     @overload
     async def saved(self, kind: type[S], /, *, default: D) -> S | D: ...
     async def saved(self, kind: Any, /, *, default: Any = None) -> Any:
-        """Return what this job saved last, in this run or in an earlier one, as a value of the type `kind`; otherwise `default`.
+        """Return what this job saved last, in this run or in an earlier one, as a value of the type `kind`;
+        otherwise `default`.
 
         Raises PayloadError if the value does not fit the type, and StoreError.
         """
         return read_saved(await self._tools.read_saved(self._job), kind, default, owner=self.event)
 
     def keep_line(self, line: str) -> None:
-        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at once.
+        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at
+        once.
 
-        The newest 100 lines of a job stay, 64 KiB together, for as long as the job is kept. A line over 4 KiB is cut. Lines of
-        many jobs travel in one call, and reach the server before the end of the attempt does; those of the last moment before
-        a worker dies are lost. A line never fails a handler.
+        The newest 100 lines of a job stay, 64 KiB together, for as long as the job is kept. A line over 4 KiB
+        is cut. Lines of many jobs travel in one call, and reach the server before the end of the attempt
+        does; those of the last moment before a worker dies are lost. A line never fails a handler.
         """
         self._tools.keep_line(self.job_id, line)
 
     async def progress(self, value: Any) -> None:
-        """Record the job's progress, any JSON value of at most 16 KiB; a number from 0 to 100 is a percentage.
+        """Record the job's progress, any JSON value of at most 16 KiB; a number from 0 to 100 is a
+        percentage.
 
-        A newer value replaces an older one. Returns when the server has recorded it; while the server is away, the
-        call waits. If the lease is lost, nothing is recorded and the handler is cancelled. Raises PayloadError for any
-        other value, and StoreRefused if the server refuses the call.
+        A newer value replaces an older one. Returns when the server has recorded it; while the server is
+        away, the call waits. If the lease is lost, nothing is recorded and the handler is cancelled. Raises
+        PayloadError for any other value, and StoreRefused if the server refuses the call.
         """
         await self._tools.note_progress(self.job_id, self._job.token, progress_text(value))
 
@@ -247,7 +257,8 @@ class EventContext(JobFacts):
         self, event: str, payloads: Iterable[Any], **options: Unpack[EmitKeywords]
     ) -> list[Emission[Any]]: ...
     def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Emission[Any]]:
-        """Emit one event for each payload as `EventProvider.emit_many` does, as part of this job's chain and trace.
+        """Emit one event for each payload as `EventProvider.emit_many` does, as part of this job's chain and
+        trace.
 
         Returns the emissions at once, in the order of the payloads.
         """
@@ -296,12 +307,14 @@ class SyncContext(JobFacts):
     def stopping(self) -> Stopping | None:
         """Why the job should end early, as `EventContext.stopping` has it; None while it should go on.
 
-        Nothing can cancel a thread, so this is how a handler hears of it. A handler that runs long asks now and then.
+        Nothing can cancel a thread, so this is how a handler hears of it. A handler that runs long asks now
+        and then.
         """
         return self._tools.stopping(self._job)
 
     def save(self, value: Any) -> None:
-        """Keep a JSON value for the next run of this job as `EventContext.save` does, and block until it is recorded.
+        """Keep a JSON value for the next run of this job as `EventContext.save` does, and block until it is
+        recorded.
 
         Raises the errors of that.
         """
@@ -313,21 +326,24 @@ class SyncContext(JobFacts):
     @overload
     def saved(self, kind: type[S], /, *, default: D) -> S | D: ...
     def saved(self, kind: Any, /, *, default: Any = None) -> Any:
-        """Return what this job saved last as `EventContext.saved` does, and block until the server has answered.
+        """Return what this job saved last as `EventContext.saved` does, and block until the server has
+        answered.
 
         Raises the errors of that.
         """
         return read_saved(self._sync.read_saved(self._job), kind, default, owner=self.event)
 
     def keep_line(self, line: str) -> None:
-        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at once.
+        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at
+        once.
 
         See `EventContext.keep_line`.
         """
         self._tools.keep_line(self.job_id, line)
 
     def progress(self, value: Any) -> None:
-        """Record the job's progress as `EventContext.progress` does, and block until the server has recorded it.
+        """Record the job's progress as `EventContext.progress` does, and block until the server has recorded
+        it.
 
         Raises PayloadError and StoreRefused as that does, and ProviderStopped if the provider has stopped.
         """
@@ -340,9 +356,9 @@ class SyncContext(JobFacts):
     def emit(self, event: Any, payload: Any = None, **options: Any) -> SyncEmission[Any]:
         """Emit an event from this thread, as part of this job's chain and trace.
 
-        Waits for the event loop to take it, but not for the server. Call `.enqueued()` of the emission to wait for the
-        server, and `.result()` to wait for the result. Takes the same options and raises the same errors as
-        `EventProvider.emit`.
+        Waits for the event loop to take it, but not for the server. Call `.enqueued()` of the emission to
+        wait for the server, and `.result()` to wait for the result. Takes the same options and raises the
+        same errors as `EventProvider.emit`.
         """
         return self._sync.emit(event, payload, **options)
 
@@ -368,7 +384,7 @@ class SyncContext(JobFacts):
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         """Return the value that a `@provider.lifespan` function yielded in this worker.
 
-        Several threads may use the value at once, so it must be safe for that. Raises UsageError if the function is
-        not a lifespan of this worker.
+        Several threads may use the value at once, so it must be safe for that. Raises UsageError if the
+        function is not a lifespan of this worker.
         """
         return self._tools.shared(lifespan)

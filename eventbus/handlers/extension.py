@@ -1,4 +1,6 @@
-"""Extensions: systems on top of the event bus, such as workflows, whose jobs run in the workers of a provider."""
+"""Extensions: systems on top of the event bus, such as workflows, whose jobs run in the workers of a
+provider.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,10 @@ class WorkerServices(msgspec.Struct, frozen=True):
     """The parts of a worker that the consumers of an extension may use.
 
     `tools` emits and records progress in the event loop, `sync` does so from threads. `threads` runs sync
-    functions, and `pools` has the places, threads and processes of named pools and of `"process"`. `worker` is the id of the worker. `is_stopping()` tells whether the worker takes no further jobs.
-    `start_clock(job, timeout)` lets the timeout of a running job count from now on, for which `timeout_of` gave None.
-    `aliases` maps ids in whose name the code of a running job emits to the id of that job, while that code runs.
+    functions, and `pools` has the places, threads and processes of named pools and of `"process"`. `worker`
+    is the id of the worker. `is_stopping()` tells whether the worker takes no further jobs. `start_clock(job,
+    timeout)` lets the timeout of a running job count from now on, for which `timeout_of` gave None. `aliases`
+    maps ids in whose name the code of a running job emits to the id of that job, while that code runs.
     """
 
     settings: Settings
@@ -44,7 +47,9 @@ class WorkerServices(msgspec.Struct, frozen=True):
         return retention_of(self.settings)
 
     def retention_for(self, keep_completed: Keep | None, keep_failed: Keep | None) -> Retention:
-        """Return the retention of jobs whose definition says so itself; what is None is that of the settings."""
+        """Return the retention of jobs whose definition says so itself; what is None is that of the
+        settings.
+        """
         return retention_of(self.settings, keep_completed, keep_failed)
 
 

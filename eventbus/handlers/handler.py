@@ -40,9 +40,9 @@ _KINDS = {
 class Handler(msgspec.Struct, frozen=True):
     """One registered function with its options.
 
-    `context` is the name of the parameter that takes the context, or None. `timeout` is in seconds, None for no
-    limit. `pool` is None for an async function, which runs in the event loop. `is_remote` tells whether the pool has
-    processes. `batch` is None for a function that takes one payload.
+    `context` is the name of the parameter that takes the context, or None. `timeout` is in seconds, None for
+    no limit. `pool` is None for an async function, which runs in the event loop. `is_remote` tells whether
+    the pool has processes. `batch` is None for a function that takes one payload.
     """
 
     function: Callable[..., Any]
@@ -73,7 +73,8 @@ def make_handler(
 ) -> Handler:
     """Check a function against its event's types and return it as a handler. A `timeout` of 0 means no limit.
 
-    `pools` are those that were declared. Raises DefinitionError, which names the event and the function, if they do not agree.
+    `pools` are those that were declared. Raises DefinitionError, which names the event and the function, if
+    they do not agree.
     """
     where = f"handler {_name_of(function)} of event {event!r}"
     if not callable(function):

@@ -1,4 +1,5 @@
-"""Lifespans: values that the handlers of one worker share, made before its first job and closed after its last.
+"""Lifespans: values that the handlers of one worker share, made before its first job and closed after its
+last.
 
 Not here: when they are entered and left. `handlers.worker` does both in the task that runs the worker, so
 that a lifespan may hold task groups and cancel scopes.
@@ -51,8 +52,8 @@ class Shared:
     async def enter(self, stack: AsyncExitStack) -> None:
         """Enter the lifespans in order; `stack` leaves them in reverse order.
 
-        Raises the first error of a lifespan, with a note that names it, and DefinitionError for one that makes no
-        async context manager.
+        Raises the first error of a lifespan, with a note that names it, and DefinitionError for one that
+        makes no async context manager.
         """
         for lifespan in self._lifespans:
             self.current = _name_of(lifespan)

@@ -1,8 +1,10 @@
 """Middleware: functions around every handler of a provider, the first one outermost.
 
-Not here: when middleware runs. `handlers.consumer` makes a chain for each job, or none if there is no middleware.
+Not here: when middleware runs. `handlers.consumer` makes a chain for each job, or none if there is no
+middleware.
 
-What must always hold: a handler inside a middleware is called with a payload that fits its event, or not at all.
+What must always hold: a handler inside a middleware is called with a payload that fits its event, or not at
+all.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ class CallNext(Protocol):
     def __call__(self, payload: Any, /) -> Awaitable[Any]:
         """Go on with this payload; return the handler's result or raise its error.
 
-        Another payload than the one that came in is checked against the event first. Raises PayloadError if it does not
-        fit.
+        Another payload than the one that came in is checked against the event first. Raises PayloadError if
+        it does not fit.
         """
         ...
 
@@ -65,7 +67,9 @@ def chain(middleware: Sequence[Middleware], context: EventContext, call: CallNex
 
 
 def encode_passed_on(codec: Codec, payload: Any) -> bytes:
-    """Encode a payload that a middleware passed on as JSON. Raises PayloadError, which names the middleware's part."""
+    """Encode a payload that a middleware passed on as JSON. Raises PayloadError, which names the middleware's
+    part.
+    """
     try:
         return codec.encode(payload)
     except PayloadError as error:

@@ -28,7 +28,9 @@ class PoolSpec(msgspec.Struct, frozen=True):
 
 
 def make_pool(name: Any, *, processes: Any, threads: Any, known: Iterable[str]) -> PoolSpec:
-    """Check the declaration of a pool. Raises DefinitionError for one that cannot be used, or whose name is taken."""
+    """Check the declaration of a pool. Raises DefinitionError for one that cannot be used, or whose name is
+    taken.
+    """
     check_pool_name(name)
     if name in BUILT_IN:
         raise DefinitionError(f"every worker has a pool {name!r} already; give this one another name")

@@ -1,7 +1,7 @@
 """What a handler saves for its next run: a JSON value that stays with its job.
 
-It is a live text of the job (`lua/lib/journals.lua`), so it is written under the lease, kept over retries, `Later`, stalls and
-stops, and gone with the job.
+It is a live text of the job (`lua/lib/journals.lua`), so it is written under the lease, kept over retries,
+`Later`, stalls and stops, and gone with the job.
 
 Not here: who writes it (`handlers.worker`), and how it travels (`engine.claiming.append_queue`).
 """

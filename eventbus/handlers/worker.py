@@ -5,12 +5,12 @@
 
 Not here: how jobs are claimed, run and settled (`engine.worker`), and how a handler is called (`consumer`).
 
-What must always hold: the worker ends in time, whatever its lifespans do. A stop cancels a lifespan that is being
-entered. Lifespans have the grace and 2 s to be left, from the end of the engine's worker on, or from the stop
-on if they were still being entered. After that the task is cancelled, and cancelled again one second later.
-One more second later the task is left behind: those who wait for the end go on without it, and the log names
-the lifespan. One task enters, runs and leaves everything, because a lifespan may hold cancel scopes. So the
-lifespans around one that hangs cannot be left either.
+What must always hold: the worker ends in time, whatever its lifespans do. A stop cancels a lifespan that is
+being entered. Lifespans have the grace and 2 s to be left, from the end of the engine's worker on, or from
+the stop on if they were still being entered. After that the task is cancelled, and cancelled again one second
+later. One more second later the task is left behind: those who wait for the end go on without it, and the log
+names the lifespan. One task enters, runs and leaves everything, because a lifespan may hold cancel scopes. So
+the lifespans around one that hangs cannot be left either.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ class EventWorker:
         self._lines: LineWriter | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] | None = None
-        """Done when the task has ended or was left behind; holds the error that ended it, if there was one."""
+        """Done when the task has ended or was left behind; holds the error that ended it, if there
+        was one.
+        """
         self._is_entered = False
         self._is_given_up = False
         self._clock: asyncio.TimerHandle | None = None
@@ -154,7 +156,8 @@ class EventWorker:
     ) -> None:
         """Start the worker and return when it is ready. Called once, by the provider.
 
-        Raises the error of a lifespan, DefinitionError, StoreRefused, or ProviderStopped if a stop comes first.
+        Raises the error of a lifespan, DefinitionError, StoreRefused, or ProviderStopped if a stop comes
+        first.
         """
         self._lines = LineWriter(self._store, self._worker.claimer.executor)
         for subscription in subscriptions:
@@ -189,8 +192,8 @@ class EventWorker:
     async def add(self, subscription: Subscription) -> None:
         """Serve one more subscription, for the provider; return when emits of it wake this worker.
 
-        The worker serves it until its end, also if this call is cancelled or raises, because jobs of it may run
-        already. Raises ProviderStopped if the worker stops before it is announced, and StoreRefused.
+        The worker serves it until its end, also if this call is cancelled or raises, because jobs of it may
+        run already. Raises ProviderStopped if the worker stops before it is announced, and StoreRefused.
         """
         self._add(subscription)
         await self._worker.update()
@@ -198,7 +201,8 @@ class EventWorker:
     async def remove(self, queue: str) -> None:
         """Serve a queue no more; return when its jobs that ran here have ended and are settled.
 
-        Does nothing for a queue that this worker does not serve. A subscription that is added meanwhile is served.
+        Does nothing for a queue that this worker does not serve. A subscription that is added meanwhile is
+        served.
         """
         consumer = self._consumers.get(queue)
         if consumer is None:
@@ -213,10 +217,11 @@ class EventWorker:
         return run is not None and run.job.queue == queue
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop the worker and wait for its end. `at_once` skips the grace. Idempotent; never raises its error.
+        """Stop the worker and wait for its end. `at_once` skips the grace. Idempotent; never raises its
+        error.
 
-        The order: it claims no more, handlers finish within the grace, the rest is given back, everything is settled,
-        and the lifespans are left.
+        The order: it claims no more, handlers finish within the grace, the rest is given back, everything is
+        settled, and the lifespans are left.
         """
         if self._ended is None:
             return
@@ -254,11 +259,11 @@ class EventWorker:
     async def wait_drained(self, flush: Callable[[], Awaitable[None]]) -> None:
         """Wait until its queues have no waiting or due job, and none of their jobs runs in this worker.
 
-        What a limit holds back is waited for. A paused queue is not: nobody knows when it goes on.
-        A job that is suspected of ending its workers may be left, if another worker makes room for it or died doing so.
+        What a limit holds back is waited for. A paused queue is not: nobody knows when it goes on. A job that
+        is suspected of ending its workers may be left, if another worker makes room for it or died doing so.
 
-        `flush` must send the emissions of handlers that are still unsent: pass `provider.flush`. Delayed jobs that
-        are not due yet do not count.
+        `flush` must send the emissions of handlers that are still unsent: pass `provider.flush`. Delayed jobs
+        that are not due yet do not count.
         """
         # Two looks in a row must find nothing: the first promotes due jobs, which only a later one can claim.
         empty = 0
@@ -278,8 +283,8 @@ class EventWorker:
     async def save(self, job: Job, text: str, name: str = SAVED, /) -> None:
         """Keep a JSON text, the live text `name`, for the next run of a job, under its lease.
 
-        Raises StoreRefused if the lease is lost; the handler is cancelled then. Raises ProviderStopped if the worker ends
-        before the answer.
+        Raises StoreRefused if the lease is lost; the handler is cancelled then. Raises ProviderStopped if the
+        worker ends before the answer.
         """
         if await self.append(job, (), live={name: text}, taken=()) == "lost":
             self._worker.claimer.executor.lose([(job.id, job.token)])
@@ -292,7 +297,9 @@ class EventWorker:
         return await self._store.journals.live(job.id, name, deadline=self._settings.deadline(None))
 
     def stopping(self, job: Job) -> Stopping | None:
-        """Return why a job of this worker should end early, None if it should go on; called from any thread."""
+        """Return why a job of this worker should end early, None if it should go on; called from any
+        thread.
+        """
         if job.ending:
             return _REASONS[job.ending]
         return "stop" if self._worker.is_stopping() else None

@@ -2,10 +2,11 @@
 
     declared -> made at its first use -> closed with its worker
 
-Not here: what may be declared (`handlers.pools`), and the threads of handlers without a pool (`runtime.thread_pool`).
+Not here: what may be declared (`handlers.pools`), and the threads of handlers without a pool
+(`runtime.thread_pool`).
 
-What must always hold: a function runs only while its attempt holds a place; a thread that runs on after its attempt
-keeps a place until it ends; a waiting attempt holds no place, and its timeout does not count yet.
+What must always hold: a function runs only while its attempt holds a place; a thread that runs on after its
+attempt keeps a place until it ends; a waiting attempt holds no place, and its timeout does not count yet.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class WorkerPool:
     def __init__(
         self, spec: PoolSpec, on_room: Callable[[], None], processes: ProcessPool | None = None
     ) -> None:
-        """`on_room` is called when one more job may come for a place. `processes` replaces processes of its own."""
+        """`on_room` is called when one more job may come for a place. `processes` replaces processes of its
+        own.
+        """
         self.name: str = spec.name
         self.size: int = spec.size
         self.places: Places = Places(spec.size, on_room)
@@ -44,7 +47,9 @@ class WorkerPool:
 
 
 class WorkerPools(Mapping[str, WorkerPool]):
-    """The pools of one worker by name, `"process"` among them. Each is made at its first use, and starts nothing then."""
+    """The pools of one worker by name, `"process"` among them. Each is made at its first use, and starts
+    nothing then.
+    """
 
     def __init__(
         self, specs: Mapping[str, PoolSpec], processes: ProcessPool, *, on_room: Callable[[], None]

@@ -1,4 +1,5 @@
-"""Batches: how many jobs of an event one call of its handler takes, and how long the first of them waits, as a value.
+"""Batches: how many jobs of an event one call of its handler takes, and how long the first of them waits, as
+a value.
 
 Not here: how a worker gathers and runs them (`handlers.batches`).
 What must always hold: a `Batch` that exists is valid.
@@ -25,8 +26,8 @@ _LONGEST = 60.0
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs one call of a handler takes: `@provider.on(event, batch=Batch(size=100, wait="200ms"))`.
 
-    `size` is the most jobs of one call, 1 to 1000. `wait` is how long the first of them waits for others, at most a minute;
-    by default a call takes what is there. Raises DefinitionError for any other value.
+    `size` is the most jobs of one call, 1 to 1000. `wait` is how long the first of them waits for others, at
+    most a minute; by default a call takes what is there. Raises DefinitionError for any other value.
     """
 
     size: int

@@ -69,7 +69,8 @@ _SHOWN = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms"
 
 
 def text_of_ms(ms: int) -> str:
-    """Return whole milliseconds as text that `seconds` reads, in the largest unit that is whole: 90000 is `"90s"`.
+    """Return whole milliseconds as text that `seconds` reads, in the largest unit that is whole: 90000 is
+    `"90s"`.
 
     Days are the largest one, because people say 30 days, and not four weeks and two days.
     """

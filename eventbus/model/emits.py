@@ -1,7 +1,8 @@
 """`Emits`: the one description of `emit` and `emit_many` for objects that pass these calls on.
 
 Users see the overloads of providers and contexts, which know the types of events. Behind those, every object
-that emits, whether for an event loop, a thread or a flow, is an `Emits` of the type of emission that it returns.
+that emits, whether for an event loop, a thread or a flow, is an `Emits` of the type of emission that it
+returns.
 """
 
 from __future__ import annotations

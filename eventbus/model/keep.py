@@ -43,7 +43,9 @@ KeepGiven: TypeAlias = Keep | int | str | timedelta | tuple[int | None, Duration
 
 
 def read_keep(name: str, value: object) -> Keep:
-    """Return the `Keep` that `value` stands for. Raises DefinitionError, which says `name`, for anything else."""
+    """Return the `Keep` that `value` stands for. Raises DefinitionError, which says `name`, for anything
+    else.
+    """
     if isinstance(value, Keep):
         return value
     if isinstance(value, tuple):
@@ -61,7 +63,9 @@ def read_keep(name: str, value: object) -> Keep:
 
 
 def check_keep(option: str, value: object, where: str) -> Keep | None:
-    """Return the `Keep` of a definition, None if it has none. Raises DefinitionError, which names the option and `where`."""
+    """Return the `Keep` of a definition, None if it has none. Raises DefinitionError, which names the option
+    and `where`.
+    """
     if value is None:
         return None
     name = f"{option} of {where}"

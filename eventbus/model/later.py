@@ -1,7 +1,7 @@
 """The way of a handler to put its job off: no error, no attempt.
 
-Not here: what becomes of the job (`engine.job.later`), and who takes this exception for what it is (`handlers.consumer`
-for events, `workflows` for steps and tasks).
+Not here: what becomes of the job (`engine.job.later`), and who takes this exception for what it is
+(`handlers.consumer` for events, `workflows` for steps and tasks).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ __all__ = ["Later"]
 class Later(Exception):
     """Raised by a handler or a step to run its job again after a while.
 
-    Example: `raise Later("5 minutes")`. That is no error and no attempt: the job is delayed, and keeps its idempotency
-    key, its priority, and what it saved. `delay` is the time in seconds. Raises DefinitionError for a delay that is no
-    duration from 0 to 100 years.
+    Example: `raise Later("5 minutes")`. That is no error and no attempt: the job is delayed, and keeps its
+    idempotency key, its priority, and what it saved. `delay` is the time in seconds. Raises DefinitionError
+    for a delay that is no duration from 0 to 100 years.
     """
 
     def __init__(self, delay: Duration) -> None:

@@ -1,7 +1,8 @@
-"""Limits over the fleet: how many jobs of a queue may run at once, and how many may start within a time; as a value.
+"""Limits over the fleet: how many jobs of a queue may run at once, and how many may start within a time; as a
+value.
 
-Not here: how the server keeps them (`store/lua/lib/slots.lua`).
-What must always hold: a `Limit` that exists is valid, and each of its rates can hold something back beside the others.
+Not here: how the server keeps them (`store/lua/lib/slots.lua`). What must always hold: a `Limit` that exists
+is valid, and each of its rates can hold something back beside the others.
 """
 
 from __future__ import annotations
@@ -46,15 +47,17 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
         Limit(at_once=20, rate=["100/1s", "5000/1m"], by=lambda order: order.tenant, each=5)
 
-    Each group of the event has the limit for itself. `rate` is one text or several, each a number and a duration; they hold
-    together. No span of that length ever has more starts, and at least 15/16 of a rate can be used. A start is a claim:
-    each attempt counts, and a handler may begin a moment after it.
+    Each group of the event has the limit for itself. `rate` is one text or several, each a number and a
+    duration; they hold together. No span of that length ever has more starts, and at least 15/16 of a rate
+    can be used. A start is a claim: each attempt counts, and a handler may begin a moment after it.
 
-    `by(payload)` returns the limit key of an emission, text or an integer. Keys have turns, so that a long backlog of one
-    delays no other; at most `each` jobs of a key run at once, and `each_rate` bounds the starts of each key. `by` alone gives turns and bounds nothing.
+    `by(payload)` returns the limit key of an emission, text or an integer. Keys have turns, so that a long
+    backlog of one delays no other; at most `each` jobs of a key run at once, and `each_rate` bounds the
+    starts of each key. `by` alone gives turns and bounds nothing.
 
-    Raises DefinitionError for a limit of 0 or less, a rate that cannot be read, two rates of one length, a rate that could
-    never hold anything back beside a shorter one, and a limit of each key that could never be reached beside that of all.
+    Raises DefinitionError for a limit of 0 or less, a rate that cannot be read, two rates of one length, a
+    rate that could never hold anything back beside a shorter one, and a limit of each key that could never be
+    reached beside that of all.
     """
 
     at_once: int | None = None
@@ -108,7 +111,9 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_each(limit: Limit) -> None:
-    """Raise DefinitionError if what bounds each key could never hold anything back beside what bounds all of them."""
+    """Raise DefinitionError if what bounds each key could never hold anything back beside what bounds all of
+    them.
+    """
     if limit.each and limit.at_once and limit.each > limit.at_once:
         raise DefinitionError(
             f"each={limit.each} can never be reached, because at_once={limit.at_once} bounds all keys together; "
@@ -124,7 +129,9 @@ def _check_each(limit: Limit) -> None:
 
 
 def read_rates(given: Any, name: str) -> list[Rate]:
-    """Return the rates that a text or a list of texts describes, the shortest window first. Raises DefinitionError."""
+    """Return the rates that a text or a list of texts describes, the shortest window first. Raises
+    DefinitionError.
+    """
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, Sequence) or isinstance(texts, (bytes, bytearray)):
         raise DefinitionError(

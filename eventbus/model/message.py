@@ -14,7 +14,9 @@ import msgspec
 __all__ = ["HIDDEN_FIELD", "NOT_HIDDEN", "EventMessage", "decode_message", "encode_message"]
 
 HIDDEN_FIELD = "hide"
-"""The field of any job's body that says where its other fields, and its `result`, are sensitive (`redaction.marks`)."""
+"""The field of any job's body that says where its other fields, and its `result`, are sensitive
+(`redaction.marks`).
+"""
 
 NOT_HIDDEN = msgspec.Raw()
 
@@ -42,8 +44,9 @@ class EventMessage(
 
     `correlation_id` is empty for the first emission of a chain: its job id is the chain's correlation id.
     `causation_id` is the id of the job whose handler emitted this message. `key` is the idempotency key as
-    the user gave it, `baggage` the text of a W3C header. `timeout` and `ttl` are those of this emission, in ms; a timeout
-    of 0 means no limit. `hidden` says where `p` and `result` are sensitive; it is empty if they are not.
+    the user gave it, `baggage` the text of a W3C header. `timeout` and `ttl` are those of this emission, in
+    ms; a timeout of 0 means no limit. `hidden` says where `p` and `result` are sensitive; it is empty if they
+    are not.
     """
 
     payload: msgspec.Raw

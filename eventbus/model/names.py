@@ -94,7 +94,9 @@ def queue_name(event: str, group: str = DEFAULT_GROUP) -> str:
 
 
 def group_queue(queue: str, group: str) -> str:
-    """Return the name of the queue that a group beside the default one has, from that of the default group."""
+    """Return the name of the queue that a group beside the default one has, from that of the default
+    group.
+    """
     return f"{queue}@{group}"
 
 

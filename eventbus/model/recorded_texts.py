@@ -1,4 +1,5 @@
-"""What a job may record: the texts of its journal, its live texts and its signals, checked before they are sent.
+"""What a job may record: the texts of its journal, its live texts and its signals, checked before they are
+sent.
 
 The server could refuse them as well, but its refusal would concern other jobs of the same call.
 """

@@ -1,10 +1,10 @@
 """The retry rule: how often and when a failed job runs again, as a value.
 
-Not here: which errors count as failures, stalls, how an error from another process is told (`telemetry.failure`), and
-which rule wins (emission over handler over event over provider). `handlers.consumer` decides these for events, `workflows.execution.step_runner` for steps; a stall is
-the rescuer's matter.
-What must always hold: a `Retry` that exists is valid, its durations are float seconds, and every delay that
-it returns is finite, at least 0, and at most `max_delay` and 100 years.
+Not here: which errors count as failures, stalls, how an error from another process is told
+(`telemetry.failure`), and which rule wins (emission over handler over event over provider).
+`handlers.consumer` decides these for events, `workflows.execution.step_runner` for steps; a stall is the
+rescuer's matter. What must always hold: a `Retry` that exists is valid, its durations are float seconds, and
+every delay that it returns is finite, at least 0, and at most `max_delay` and 100 years.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Retry(_Attempts, frozen=True, kw_only=True):
         Retry(5, only=(ConnectionError, TimeoutError))
         Retry(5, never=(ValueError,))
 
-    With `only`, an error of another kind fails the job at once, as one in `never` does; subclasses count. An attempt
-    that timed out ends in a TimeoutError, one whose process died in a ProcessDied.
+    With `only`, an error of another kind fails the job at once, as one in `never` does; subclasses count. An
+    attempt that timed out ends in a TimeoutError, one whose process died in a ProcessDied.
 
     Raises DefinitionError for values out of range, and for kinds that contradict each other.
     """
@@ -118,7 +118,8 @@ class Retry(_Attempts, frozen=True, kw_only=True):
     def to_wire(self) -> dict[str, Any]:
         """Return the rule as JSON values, for the envelope of an emission; `from_wire` reads them.
 
-        Raises DefinitionError if `backoff` is a function or kinds of errors are named, because code cannot be sent.
+        Raises DefinitionError if `backoff` is a function or kinds of errors are named, because code cannot be
+        sent.
         """
         if self.only or self.never:
             raise DefinitionError(
@@ -161,9 +162,11 @@ def _check_kinds(given: Any, name: str) -> tuple[type[Exception], ...]:
 
 
 def check_default(rule: Retry, event: str, *, retry_on: Sequence[type[Exception]]) -> None:
-    """Raise DefinitionError if the rule of the provider rules out what an event without a rule wants to be retried.
+    """Raise DefinitionError if the rule of the provider rules out what an event without a rule wants to be
+    retried.
 
-    It is the rule of many events, so it may name errors that one of them declares as answers: that event decides.
+    It is the rule of many events, so it may name errors that one of them declares as answers: that event
+    decides.
     """
     try:
         check_answers(rule, f"the provider, which holds for event {event!r},", errors=(), retry_on=retry_on)
@@ -178,7 +181,9 @@ def check_answers(
     errors: Sequence[type[Exception]],
     retry_on: Sequence[type[Exception]],
 ) -> None:
-    """Raise DefinitionError, naming `where`, if a rule contradicts what is declared: `errors` are answers, but not `retry_on`."""
+    """Raise DefinitionError, naming `where`, if a rule contradicts what is declared: `errors` are answers,
+    but not `retry_on`.
+    """
     if rule is None:
         return
     for kind in rule.only:

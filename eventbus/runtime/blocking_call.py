@@ -1,4 +1,5 @@
-"""A blocking call from a thread: a coroutine runs in an event loop of another thread, and the caller waits for it.
+"""A blocking call from a thread: a coroutine runs in an event loop of another thread, and the caller waits
+for it.
 
 What must always hold: no call waits for a loop that no longer runs, and a wait ends in time while something
 blocks the loop.

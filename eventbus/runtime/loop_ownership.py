@@ -22,7 +22,9 @@ __all__ = ["LifecycleLock", "LoopOwnership"]
 
 
 class LoopOwnership:
-    """Which loop owns one provider. Its thread lock is held for a few lines at a time, never across an await."""
+    """Which loop owns one provider. Its thread lock is held for a few lines at a time, never across
+    an await.
+    """
 
     def __init__(self) -> None:
         self.thread_loop: asyncio.AbstractEventLoop | None = None
@@ -40,7 +42,8 @@ class LoopOwnership:
         self._guard = threading.Lock()
 
     def make_lock(self, started: asyncio.AbstractEventLoop | None) -> LifecycleLock:
-        """Return a place in the queue of starts and stops in this event loop. `started` is the loop in which the provider is started.
+        """Return a place in the queue of starts and stops in this event loop. `started` is the loop in which
+        the provider is started.
 
         Raises UsageError while the provider is started, starts or stops in another loop.
         """

@@ -1,7 +1,7 @@
 """The places of a pool: how many functions may run in it at a time.
 
-What must always hold: a place that was given is given back once; places go to those who wait in the order of their
-requests; a call that is cancelled while it waits takes none.
+What must always hold: a place that was given is given back once; places go to those who wait in the order of
+their requests; a call that is cancelled while it waits takes none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ class Places:
     """A number of places, given in the order of the requests."""
 
     def __init__(self, count: int, on_room: Callable[[], None] | None = None) -> None:
-        """`on_room` is called when a place is free or a line goes on, and when one begins: one more job may come then."""
+        """`on_room` is called when a place is free or a line goes on, and when one begins: one more job may
+        come then.
+        """
         self._free = count
         self._on_room = on_room
         self._line: deque[asyncio.Future[None]] = deque()
@@ -54,7 +56,9 @@ class Places:
             raise
 
     def keep(self) -> None:
-        """Take a place although none is free, for a function that outlives its caller, which gives back its own."""
+        """Take a place although none is free, for a function that outlives its caller, which gives back its
+        own.
+        """
         self._free -= 1
 
     def leave(self) -> None:

@@ -48,10 +48,14 @@ __all__ = [
 ]
 
 REQUEST, NOTE, PROGRESS, ANSWER = b"Q", b"N", b"P", b"A"
-"""The kinds of frames: the request of the worker; a note or the progress of the process before its answer; the answer."""
+"""The kinds of frames: the request of the worker; a note or the progress of the process before its answer;
+the answer.
+"""
 
 CALL, REPLY, STOPPING = b"C", b"R", b"S"
-"""Further kinds: a call of the process before its answer, the worker's reply to it, and its word why the process should end."""
+"""Further kinds: a call of the process before its answer, the worker's reply to it, and its word why the
+process should end.
+"""
 
 HEADER = struct.Struct("!4scQI")
 """The header of a frame: mark, kind, number of the request, length of the message in bytes."""
@@ -130,10 +134,12 @@ class Channel(asyncio.Protocol):
         on_progress: Callable[[bytes], None] | None = None,
         attending: Attending | None = None,
     ) -> Any:
-        """Send a request and return its answer, converted by `read`. `on_progress` is called with each progress before it.
+        """Send a request and return its answer, converted by `read`. `on_progress` is called with each
+        progress before it.
 
-        `attending` serves its calls. Raises ChannelEnded, also if `read` raises. After a cancellation the channel must not
-        be used again before `wait_late` has returned True, because the late answer would meet the next request.
+        `attending` serves its calls. Raises ChannelEnded, also if `read` raises. After a cancellation the
+        channel must not be used again before `wait_late` has returned True, because the late answer would
+        meet the next request.
         """
         if self.is_over or self._transport is None:
             raise ChannelEnded
@@ -191,7 +197,9 @@ class Channel(asyncio.Protocol):
             self._end(str(error))
 
     def _take(self) -> tuple[bytes, int, bytes] | None:
-        """Take a frame off the buffer; return its kind, number and message, None if incomplete. Raises BadFrame."""
+        """Take a frame off the buffer; return its kind, number and message, None if incomplete. Raises
+        BadFrame.
+        """
         header = unpack(bytes(self._buffer[: HEADER.size]))
         if header is None:
             return None

@@ -104,9 +104,10 @@ class ProcessPool:
     ) -> Any:
         """Send a request to a process and return its answer, converted by `read`.
 
-        `on_progress` is called with each progress that it sends before its answer, and `attending` serves its calls.
-        Cancelling kills the process, at once or, if it wants to hear of that, when it has had a moment to answer. Raises
-        ProcessDied if the process ends before it answers, or sends bytes that cannot be an answer.
+        `on_progress` is called with each progress that it sends before its answer, and `attending` serves its
+        calls. Cancelling kills the process, at once or, if it wants to hear of that, when it has had a moment
+        to answer. Raises ProcessDied if the process ends before it answers, or sends bytes that cannot be an
+        answer.
         """
         process = self._idle.pop() if self._idle else await self._start()
         process.stop_clock()
@@ -247,7 +248,9 @@ class _Process:
             raise _died(await self._end_code(str(error)), str(error)) from error
 
     async def wait_late(self, seconds: float) -> bool:
-        """Wait for the answer of a cancelled request; return whether it came, so that the process may be used again."""
+        """Wait for the answer of a cancelled request; return whether it came, so that the process may be used
+        again.
+        """
         return await self._channel.wait_late(seconds)
 
     async def _end_code(self, fault: str) -> int | None:
@@ -316,7 +319,9 @@ class _Process:
 
 
 async def _part(process: _Process, attending: Attending | None) -> bool:
-    """Give a process whose request is cancelled a moment to answer, if it wants that; return whether it did."""
+    """Give a process whose request is cancelled a moment to answer, if it wants that; return whether
+    it did.
+    """
     if attending is None or not attending.part():
         return False
     try:

@@ -24,7 +24,9 @@ class ThreadPool:
     """A bounded pool of threads for one event loop."""
 
     def __init__(self, limit: int, places: Places | None = None) -> None:
-        """Run at most `limit` calls at a time. A thread that outlives its caller keeps one of `places` until it ends."""
+        """Run at most `limit` calls at a time. A thread that outlives its caller keeps one of `places` until
+        it ends.
+        """
         self._places = places
         self._pool = ThreadPoolExecutor(max_workers=limit, thread_name_prefix="eventbus-handler")
         self._tokens = asyncio.Semaphore(limit)
@@ -67,7 +69,9 @@ class ThreadPool:
 
 
 def _as_in_a_coroutine(call: Callable[[], Any]) -> Any:
-    """Call it; raise a StopIteration as a RuntimeError, as coroutines do. No future takes one: on Python 3.11 it never ends."""
+    """Call it; raise a StopIteration as a RuntimeError, as coroutines do. No future takes one: on Python 3.11
+    it never ends.
+    """
     try:
         return contained(call)
     except StopIteration as error:

@@ -1,4 +1,6 @@
-"""Turnstiles: a lock by name, made while somebody uses it, that lets calls through in the order in which they came."""
+"""Turnstiles: a lock by name, made while somebody uses it, that lets calls through in the order in which they
+came.
+"""
 
 from __future__ import annotations
 

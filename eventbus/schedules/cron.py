@@ -1,13 +1,15 @@
 """Cron expressions: the next slot of one after a point in time, in a time zone.
 
-Five fields, six with seconds in front, or a name such as `@daily`. `cronsim` reads the expression and steps in wall
-time without a zone; this module adds the zone. It follows Debian's rules for the days on which the clock is changed:
+Five fields, six with seconds in front, or a name such as `@daily`. `cronsim` reads the expression and steps
+in wall time without a zone; this module adds the zone. It follows Debian's rules for the days on which the
+clock is changed:
 
 - an expression with fixed times (neither minute nor hour begins with `*`): a time that the clock skips has its slot at
   the first minute behind the gap; of a time that comes twice only the first is a slot;
 - any other expression goes by real time: each minute whose wall time fits is a slot, also the second time.
 
-With seconds, the five other fields choose minutes by these rules, and each second that fits is a slot in them.
+With seconds, the five other fields choose minutes by these rules, and each second that fits is a slot in
+them.
 
 What must always hold:
 - the next slot depends on the point in time alone, not on where a search began: it is the same in every worker;
@@ -57,7 +59,9 @@ class Cron:
     """One cron expression in one time zone."""
 
     def __init__(self, text: str, zone: ZoneInfo) -> None:
-        """Raises DefinitionError for an expression that cannot be read, or that has no slot within 50 years."""
+        """Raises DefinitionError for an expression that cannot be read, or that has no slot within 50
+        years.
+        """
         self.text: str = text
         self.zone: ZoneInfo = zone
         fields = _split(text)
@@ -80,7 +84,9 @@ class Cron:
         return 1000 if len(self._seconds) > 1 else _MINUTE
 
     def next_after(self, ms: int) -> int | None:
-        """Return the first slot after a point in time; both in Unix ms. None if there is none within 50 years."""
+        """Return the first slot after a point in time; both in Unix ms. None if there is none within 50
+        years.
+        """
         if self._seconds == [0]:
             return self._next_minute(ms)
         minute = ms - ms % _MINUTE
@@ -107,7 +113,8 @@ class Cron:
         return None
 
     def _next_real(self, ms: int) -> int | None:
-        # As long as the offset stays, wall time and real time go together. Behind a change the search begins anew.
+        # As long as the offset stays, wall time and real time go together. Behind a change the search begins
+        # anew.
         offset = offset_at(ms, self.zone)
         while True:
             local = EPOCH.replace(tzinfo=None) + timedelta(milliseconds=ms) + offset

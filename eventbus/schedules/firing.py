@@ -1,6 +1,7 @@
 """What is to become of a schedule that is due: which slot fires, which pass, and which one is next.
 
-What must always hold: the answer follows from the plan, the slot and the server's time. A worker's own clock says nothing.
+What must always hold: the answer follows from the plan, the slot and the server's time. A worker's own clock
+says nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def put_off(due: DueRow, wait: int) -> FireRow:
 def _drop(plan: Plan, first: int, now: int, *, is_storm: bool) -> tuple[int, int]:
     """Return the first slot that is young enough to be caught up, and how many were passed over.
 
-    In a storm, with more slots to catch up than `COUNTED`, the oldest of them are passed over, a part in each call.
+    In a storm, with more slots to catch up than `COUNTED`, the oldest of them are passed over, a part in each
+    call.
     """
     slot, missed = first, 0
     while missed < COUNTED // 2 and (is_storm or now - slot > plan.window):

@@ -27,10 +27,12 @@ class ScheduleKeywords(TypedDict, total=False):
     tz: str
     """IANA name of the time zone of `cron`, by default UTC."""
     overlap: Overlap
-    """If the job of the slot before is open: `skip` the slot (default), `queue` it (the latest waits), `cancel` that job,
-    or `allow` both."""
+    """If the job of the slot before is open: `skip` the slot (default), `queue` it (the latest waits),
+    `cancel` that job, or `allow` both."""
     catch_up: CatchUp
-    """Of slots that nobody fired in time: `skip` them, fire the latest `once` (default), or `all`, one after the other."""
+    """Of slots that nobody fired in time: `skip` them, fire the latest `once` (default), or `all`, one after
+    the other.
+    """
     window: Duration
     """How late a slot may be fired, by default one day."""
     jitter: Duration
@@ -40,7 +42,9 @@ class ScheduleKeywords(TypedDict, total=False):
     limit: int
     """How often it fires at most, by default without a limit."""
     immediately: bool
-    """Whether the first slot of a new schedule is now. Not with `start`, and not with an `end` that is over."""
+    """Whether the first slot of a new schedule is now. Not with `start`, and not with an `end` that
+    is over.
+    """
     on_failure: OnFailure
     """`go on` (default), or `pause` when a job has failed."""
     meta: dict[str, Any] | None
@@ -79,7 +83,9 @@ class ScheduleReport(msgspec.Struct, frozen=True, kw_only=True):
     skipped_for: str = ""
     """Why slots were skipped, `''` if none was."""
     unreadable: str = ""
-    """Why this program cannot read its plan, `''` if it can. Then event, queue, times and options are absent."""
+    """Why this program cannot read its plan, `''` if it can. Then event, queue, times and options are
+    absent.
+    """
 
 
 def make_plan(
@@ -91,7 +97,9 @@ def make_plan(
     *,
     has_default: bool,
 ) -> Plan:
-    """Return a checked plan. `table` has `cron` or `every`, ms. Raises DefinitionError, which names the option."""
+    """Return a checked plan. `table` has `cron` or `every`, ms. Raises DefinitionError, which names the
+    option.
+    """
     unknown = sorted(set(options) - set(ScheduleKeywords.__annotations__))
     if unknown:
         raise DefinitionError(f"unknown option of a schedule: {shown(unknown[0])}")
@@ -138,8 +146,8 @@ def place(
 ) -> tuple[Plan, int | None]:
     """Return the plan to store, with the anchor of an interval, and the next slot.
 
-    A schedule whose times do not change keeps both. Raises DefinitionError for one that is to begin now, behind its end;
-    if it is declared it has no slot, so that its program still starts when it is over.
+    A schedule whose times do not change keeps both. Raises DefinitionError for one that is to begin now,
+    behind its end; if it is declared it has no slot, so that its program still starts when it is over.
     """
     old = _read_old(row)
     table = given.table

@@ -1,6 +1,7 @@
 """A plan: what a schedule is, as it is kept in the server, and the job of a slot.
 
-A plan has all that firing needs, also the payload, so any worker can fire it, whether it knows the event or not.
+A plan has all that firing needs, also the payload, so any worker can fire it, whether it knows the event or
+not.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _ID_LENGTH = 128
 
 
 class RootForm(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the job of a slot is the root of a tree: its timeout, ms, and the fields of its body that the slot decides."""
+    """How the job of a slot is the root of a tree: its timeout, ms, and the fields of its body that the slot
+    decides.
+    """
 
     meta: str
     """The field of the meta, with the schedule and the slot."""

@@ -2,13 +2,14 @@
 
     waiting -- a turn says that schedules are due, or once a minute --> firing -- nothing is due --> waiting
 
-Any number of workers do this; nobody leads. What must always hold: the server decides (`fire.lua`) by its own clock
-whether a slot is due and whether somebody fired it before. So it does no harm if two runners fire at once, if one dies
-anywhere, or if the clock of its machine is wrong. What it cannot read, for a newer release wrote it or its machine does
-not know the time zone, it puts off for others.
+Any number of workers do this; nobody leads. What must always hold: the server decides (`fire.lua`) by its own
+clock whether a slot is due and whether somebody fired it before. So it does no harm if two runners fire at
+once, if one dies anywhere, or if the clock of its machine is wrong. What it cannot read, for a newer release
+wrote it or its machine does not know the time zone, it puts off for others.
 
-Crash windows: `dies-before-fire` (2 s later the turn of another worker hears of it), `fired-not-answered` (the call is
-repeated, and is stale), `duty-lost` (a worker of an older release took it: once a minute each runner looks by itself).
+Crash windows: `dies-before-fire` (2 s later the turn of another worker hears of it), `fired-not-answered`
+(the call is repeated, and is stale), `duty-lost` (a worker of an older release took it: once a minute each
+runner looks by itself).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A timetable: the slots of a schedule, and when each is due.
 
-A slot is a point in time in Unix ms, and names the firing. It follows from the timetable alone, so it is the same in each
-worker, however late it fires and whatever the clock of a machine says. Jitter delays a slot, and does not change it.
+A slot is a point in time in Unix ms, and names the firing. It follows from the timetable alone, so it is the
+same in each worker, however late it fires and whatever the clock of a machine says. Jitter delays a slot, and
+does not change it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _SHORTEST = 100
 
 
 class Timetable(msgspec.Struct, frozen=True, omit_defaults=True):
-    """When a schedule fires: by `cron` in the zone `tz`, or each `every` ms from `anchor` on. Times are Unix ms."""
+    """When a schedule fires: by `cron` in the zone `tz`, or each `every` ms from `anchor` on. Times are Unix
+    ms.
+    """
 
     cron: str = ""
     every: int = 0

@@ -17,7 +17,9 @@ _MS = timedelta(milliseconds=1)
 
 @lru_cache(maxsize=256)
 def find_zone(name: str) -> ZoneInfo:
-    """Return the time zone of an IANA name, such as `"Europe/Berlin"`. Raises DefinitionError for any other."""
+    """Return the time zone of an IANA name, such as `"Europe/Berlin"`. Raises DefinitionError for any
+    other.
+    """
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError, AttributeError):
@@ -34,8 +36,8 @@ def to_local(ms: int, zone: ZoneInfo) -> datetime:
 def to_ms(when: datetime) -> int:
     """Return the point in time of an aware datetime, Unix ms.
 
-    Two datetimes of one zone that differ in `fold` alone compare equal, and their difference is that of the wall
-    times. So the difference is made in UTC.
+    Two datetimes of one zone that differ in `fold` alone compare equal, and their difference is that of the
+    wall times. So the difference is made in UTC.
     """
     return (when.astimezone(UTC) - EPOCH) // _MS
 

@@ -137,7 +137,9 @@ def emit_options(given: Mapping[str, Any]) -> EmitOptions:
 
 
 def check_priority(priority: Any) -> int:
-    """Return `priority` if it can be one of a job: a whole number from -4000 to 4000. Raises DefinitionError otherwise."""
+    """Return `priority` if it can be one of a job: a whole number from -4000 to 4000. Raises DefinitionError
+    otherwise.
+    """
     if type(priority) is not int or not _LOWEST_PRIORITY <= priority <= _HIGHEST_PRIORITY:
         raise DefinitionError(
             f"expected priority to be a whole number from {_LOWEST_PRIORITY} to {_HIGHEST_PRIORITY}, "

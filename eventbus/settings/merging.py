@@ -1,4 +1,5 @@
-"""Fewer jobs from many emissions: the options `throttle`, `debounce` with `longest`, and `keep_last`, checked.
+"""Fewer jobs from many emissions: the options `throttle`, `debounce` with `longest`, and `keep_last`,
+checked.
 
 Not here: what becomes of an emission that meets a job of its key (`lua/lib/merging.lua`).
 What must always hold: options that contradict each other are refused here, with the values that do.
@@ -25,11 +26,15 @@ class Merging(msgspec.Struct, frozen=True):
     delay: int = 0
     """How long a debounced job waits after the last emission."""
     span: int = 0
-    """Of a throttle its window; of a debounce how long the job waits after the first emission, 0 for no limit."""
+    """Of a throttle its window; of a debounce how long the job waits after the first emission, 0 for no
+    limit.
+    """
 
 
 def read_merging(options: EmitOptions) -> Merging | None:
-    """Return what the options ask for, None if for nothing of this. Raises DefinitionError for contradictions."""
+    """Return what the options ask for, None if for nothing of this. Raises DefinitionError for
+    contradictions.
+    """
     given = [name for name in ("throttle", "debounce") if getattr(options, name) is not None]
     given += ["keep_last"] if options.keep_last else []
     if not given:

@@ -1,7 +1,7 @@
 """The settings of a provider: their names, defaults, sources and limits.
 
-Not here: the settings of one event, handler or emission (`keywords`), how a value is read (`readers`), and the
-meaning of a URL. The store reads URLs; here they are text.
+Not here: the settings of one event, handler or emission (`keywords`), how a value is read (`readers`), and
+the meaning of a URL. The store reads URLs; here they are text.
 
 What must always hold: a `Settings` that exists is valid and normal (durations are float seconds, sizes are
 bytes), and no text made from it shows the URL's password.
@@ -87,13 +87,17 @@ class Settings:
     hang_after: float = 300.0
     """How long the event loop may be blocked before the worker gives its jobs up; at least 3 leases."""
     max_stalls: int = 3
-    """How often a job may be blamed for the end of its worker; once more fails it, if nothing else can be blamed."""
+    """How often a job may be blamed for the end of its worker; once more fails it, if nothing else can be
+    blamed.
+    """
     durability: Literal["default", "replicated"] = "default"
     """With `replicated`, an emission counts as enqueued only when a replica has it too."""
     scripting: Literal["auto", "functions", "eval"] = "auto"
     """How the server runs scripts: with `functions` by FCALL or not at all, with `eval` by EVALSHA."""
     history: Windows | None = _HISTORY
-    """How long charts of each queue are kept, by minute and by hour, such as "48h,90d"; "none": nothing is counted."""
+    """How long charts of each queue are kept, by minute and by hour, such as "48h,90d"; "none": nothing is
+    counted.
+    """
     allow_eviction: bool = False
     """Start even if the server may evict keys and so lose jobs."""
 

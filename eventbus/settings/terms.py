@@ -1,4 +1,5 @@
-"""What an emission says for its own job, read from its options: when it is due, when it expires, and how long it is kept.
+"""What an emission says for its own job, read from its options: when it is due, when it expires, and how long
+it is kept.
 
 Not here: options that merge emissions (`merging`), and what travels as it is given.
 """
@@ -34,7 +35,9 @@ def read_due(options: EmitOptions) -> tuple[int | str, int | str, float]:
 
 
 def read_ttl(ttl: Duration) -> int:
-    """Return the ttl of an emission in ms. Raises DefinitionError for 0, too: nobody could start the job in time."""
+    """Return the ttl of an emission in ms. Raises DefinitionError for 0, too: nobody could start the job in
+    time.
+    """
     ttl_ms = milliseconds(ttl, setting="ttl")
     if ttl_ms == 0:
         raise DefinitionError(f"expected ttl to be more than 0 s, got: {shown(ttl)}")
@@ -42,7 +45,8 @@ def read_ttl(ttl: Duration) -> int:
 
 
 def keep_text(completed: Any, failed: Any) -> str:
-    """Return how long a job is kept once it has ended, as its record has it: `completed,failed` in ms, `""` for none.
+    """Return how long a job is kept once it has ended, as its record has it: `completed,failed` in ms, `""`
+    for none.
 
     None is as the queue of the job says. Raises DefinitionError for what is no age: one job has no count.
     """

@@ -1,7 +1,7 @@
 """The search for queues that have waiting or delayed jobs and no live worker. It writes nothing.
 
-There is no list of queues, so the search scans the server's keys, in bounded calls. On a server with millions of
-keys the scan ends early and says so.
+There is no list of queues, so the search scans the server's keys, in bounded calls. On a server with millions
+of keys the scan ends early and says so.
 """
 
 from __future__ import annotations

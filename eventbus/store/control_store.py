@@ -29,8 +29,9 @@ _BATCH = 50  # queues in one call, so that no call holds others up for a millise
 class Edit(NamedTuple):
     """What is to change of one job. What is `''` stays.
 
-    `states` are those in which it may be changed. `call` is fresh for each request. `due` is in ms from now, 0 for now.
-    `print` is the SHA-1, in hex, of the body that `body` replaces. `limit` is the digest of the limit key that goes with `body`.
+    `states` are those in which it may be changed. `call` is fresh for each request. `due` is in ms from now,
+    0 for now. `print` is the SHA-1, in hex, of the body that `body` replaces. `limit` is the digest of the
+    limit key that goes with `body`.
     """
 
     job: str
@@ -44,7 +45,9 @@ class Edit(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """What is ordered for one queue, as it is kept (`orders.lua`), how many jobs wait there, and how many of its limit run."""
+    """What is ordered for one queue, as it is kept (`orders.lua`), how many jobs wait there, and how many of
+    its limit run.
+    """
 
     queue: str
     waiting: int
@@ -88,8 +91,8 @@ class Orders(NamedTuple):
 
 
 class Hindrance(NamedTuple):
-    """What a limit says of a queue and of one limit key: whether the key rests, and when its rate and that of the queue
-    let jobs start again (ms, 0: not a rate).
+    """What a limit says of a queue and of one limit key: whether the key rests, and when its rate and that of
+    the queue let jobs start again (ms, 0: not a rate).
     """
 
     rests: bool
@@ -122,7 +125,9 @@ class ControlStore:
         await self._caller.script("pause", [now, "pause", queue, by, reason], deadline=deadline)
 
     async def resume(self, queue: str, *, deadline: float | None = None, now: int | str = "") -> None:
-        """Let jobs of a paused queue be claimed again, and wake who serves it. What stands there of another queue goes home."""
+        """Let jobs of a paused queue be claimed again, and wake who serves it. What stands there of another
+        queue goes home.
+        """
         left = await self._caller.script("pause", [now, "resume", queue, "", ""], deadline=deadline)
         before = math.inf
         while 0 < left < before:  # what does not move any more stays: somebody else's value stands there
@@ -141,8 +146,8 @@ class ControlStore:
     async def edit(self, edit: Edit, *, deadline: float | None = None, now: int | str = "") -> str:
         """Change a job that waits.
 
-        Return `changed`; `other` if its body is another one; `member` for a job of a tree; `begun` for a root that has run;
-        `unknown`; or its state, which is none of the states asked for.
+        Return `changed`; `other` if its body is another one; `member` for a job of a tree; `begun` for a root
+        that has run; `unknown`; or its state, which is none of the states asked for.
         """
         job, call, states, due, priority, print_, body, limit = edit
         arguments: list[Any] = [now, job, call, due, priority, print_, body, limit, states]
@@ -151,7 +156,9 @@ class ControlStore:
     async def set_limit(
         self, queue: str, limit: str, *, deadline: float | None = None, now: int | str = ""
     ) -> str:
-        """Set the limit of a queue (JSON), over what programs declare, or with `''` take it back. Return what holds now."""
+        """Set the limit of a queue (JSON), over what programs declare, or with `''` take it back. Return what
+        holds now.
+        """
         return await self._caller.script("limit", [now, queue, limit], deadline=deadline)
 
     async def is_held_back(self, queues: Container[str]) -> bool:
@@ -165,7 +172,9 @@ class ControlStore:
         return await self._caller.look("SMEMBERS", name, missing=[], deadline=deadline)
 
     async def hindrance(self, queue: str, lane: str, *, deadline: float | None = None) -> Hindrance:
-        """Look at what a limit says of a queue and of the digest of one limit key, `''` for a job without one."""
+        """Look at what a limit says of a queue and of the digest of one limit key, `''` for a job without
+        one.
+        """
         due, rests = self._keys.shard_key("due"), [0]
         if lane:
             name = self._keys.of("resting", queue)

@@ -184,8 +184,8 @@ class Checkup:
     async def _rights(self, *, replicated: bool, serves: bool) -> Finding:
         """Try each command that we use. Only a refusal for a missing right counts.
 
-        A user who may do all that looking needs, and nothing else, is one for people who look: a warning, unless a program is
-        to serve queues with it.
+        A user who may do all that looking needs, and nothing else, is one for people who look: a warning,
+        unless a program is to serve queues with it.
         """
         tried = TRIED | ({"wait": ("0", "1")} if replicated else {})
         refused = [

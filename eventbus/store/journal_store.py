@@ -37,14 +37,15 @@ class JournalStore:
     ) -> str:
         """Send a signal to a job. `signal` is its id, the same when it is sent again.
 
-        Return `sent`, `unknown` (no record of the job), `ended`, `stopping` (its tree stops), `full` (too many signals
-        are not taken yet), `foreign` (another program's value stands in the place of the inbox) or `unwanted` (a trigger, whose
-        name begins with `!`, that the live text `accepts` does not name).
+        Return `sent`, `unknown` (no record of the job), `ended`, `stopping` (its tree stops), `full` (too
+        many signals are not taken yet), `foreign` (another program's value stands in the place of the inbox)
+        or `unwanted` (a trigger, whose name begins with `!`, that the live text `accepts` does not name).
         """
         return await self._adder.script("signal", [now, job, signal, name, payload], deadline=deadline)
 
     async def listen(self, job: str, token: str, *, deadline: float | None = None) -> int:
-        """Have the worker told of each signal that a job, which it runs under this token, is sent from now on.
+        """Have the worker told of each signal that a job, which it runs under this token, is sent from now
+        on.
 
         Return how many signals the job was ever sent; -1 if the lease is lost.
         """
@@ -58,7 +59,9 @@ class JournalStore:
         return await self._caller.command("LRANGE", name, first, first + limit - 1, deadline=deadline)
 
     async def inbox(self, job: str, *, deadline: float | None = None) -> tuple[int, list[Signal]]:
-        """Return how many signals a job was ever sent, and those that no entry has taken, in the order in which they came."""
+        """Return how many signals a job was ever sent, and those that no entry has taken, in the order in
+        which they came.
+        """
         flat: Sequence[str] = await self._caller.command(
             "HGETALL", self._keys.of("inbox", job), deadline=deadline
         )
@@ -71,7 +74,9 @@ class JournalStore:
         return await self._caller.command("HGET", self._keys.of("live", job), name, deadline=deadline)
 
     async def lives(self, job: str, names: Sequence[str], *, deadline: float | None = None) -> dict[str, str]:
-        """Return live texts of a job by name: those of these names that it has, or all if there are no names."""
+        """Return live texts of a job by name: those of these names that it has, or all if there are
+        no names.
+        """
         key = self._keys.of("live", job)
         if names:
             texts: Sequence[str | None] = await self._caller.command("HMGET", key, *names, deadline=deadline)
@@ -81,7 +86,9 @@ class JournalStore:
 
 
 def read_signals(flat: Sequence[str]) -> list[Signal]:
-    """Return the signals of an inbox in the order in which they came; `flat` has by turns an id and a text."""
+    """Return the signals of an inbox in the order in which they came; `flat` has by turns an id and a
+    text.
+    """
     signals: list[Signal] = []
     for place in range(0, len(flat), 2):
         order, name, payload = flat[place + 1].split(" ", 2)

@@ -1,9 +1,9 @@
 """The keys in the server: their names are built here, and `KINDS` lists them all.
 
-A key is `<prefix>:2:{<shard>}:<kind>[:<name>]`, where 2 is the edition of the store: no key of another edition
-can meet one of this. The braces are the hash tag that puts
-all keys of a shard into one slot, so that one script call may touch any of them.
-Names are escaped, so that no name can break the hash tag or collide with the key of another name.
+A key is `<prefix>:2:{<shard>}:<kind>[:<name>]`, where 2 is the edition of the store: no key of another
+edition can meet one of this. The braces are the hash tag that puts all keys of a shard into one slot, so that
+one script call may touch any of them. Names are escaped, so that no name can break the hash tag or collide
+with the key of another name.
 
 What must always hold: no other Python module spells a key. A Lua script builds its keys only from
 the root, which it cuts out of `KEYS[1]`, and from kinds that `KINDS` lists. A test reads the scripts
@@ -351,7 +351,9 @@ def escape(name: str) -> str:
 
 
 EVENT_KEY = "#"
-"""The digest of the key that all emissions of an event have which merge without a key of their own. No key has it."""
+"""The digest of the key that all emissions of an event have which merge without a key of their own. No key
+has it.
+"""
 
 
 def key_digest(key: str) -> str:
@@ -367,7 +369,9 @@ def key_digest(key: str) -> str:
 
 
 def payload_digest(payload: bytes) -> str:
-    """Return what a key's pointer keeps of its payload: enough to see that another one came with the same key."""
+    """Return what a key's pointer keeps of its payload: enough to see that another one came with the same
+    key.
+    """
     return hashlib.sha1(payload, usedforsecurity=False).hexdigest()[:16]
 
 

@@ -32,8 +32,8 @@ class Renewal(NamedTuple):
 class LeaseStore:
     """The renewal of leases, blocking, for the lease thread: one connection, opened again after a loss.
 
-    It loads no library of functions, which is the business of the store's other connection. Where it finds none, or is
-    kept from it, it goes on without functions until it opens a connection again.
+    It loads no library of functions, which is the business of the store's other connection. Where it finds
+    none, or is kept from it, it goes on without functions until it opens a connection again.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class LeaseStore:
     ) -> Renewal:
         """Renew the leases of all that the worker holds; `leases` names all that it knows of.
 
-        `calls` are the numbers of the last turns, one for each lane, whose claims are among `leases`. What those
-        turns claimed and `leases` does not name is given back, as a stall; what was handed over to the worker, if that was
-        longer ago than a lease. Tries once; the caller may repeat the call. `lag_ms`
-        is how far behind the worker's event loop is.
+        `calls` are the numbers of the last turns, one for each lane, whose claims are among `leases`. What
+        those turns claimed and `leases` does not name is given back, as a stall; what was handed over to the
+        worker, if that was longer ago than a lease. Tries once; the caller may repeat the call. `lag_ms` is
+        how far behind the worker's event loop is.
         """
         packed = pack(["", worker, lag_ms, lease_ms, *calls, len(leases), *chain.from_iterable(leases)])
         answer = self._run(Invocation("renew", self._keys.declared, packed, form=self._form))

@@ -1,5 +1,5 @@
-"""Presence: which workers serve which queues. Here a worker leaves its queues and then the server, and queues are
-looked at.
+"""Presence: which workers serve which queues. Here a worker leaves its queues and then the server, and queues
+are looked at.
 
 Not here: a worker announces itself by `Store.announce`, every 5 s. A killed worker counts as live for
 20 s after its last announcement (`presence.lua`).
@@ -47,7 +47,9 @@ class PresenceStore:
         return await self._caller.script("leave", arguments, deadline=deadline)
 
     async def deregister(self, worker: str, *, deadline: float | None = None) -> int:
-        """Record that a worker has stopped for good. Return how many jobs it still holds; these will be rescued."""
+        """Record that a worker has stopped for good. Return how many jobs it still holds; these will be
+        rescued.
+        """
         return await self._caller.script("deregister", [worker], deadline=deadline)
 
     async def survey(
@@ -64,7 +66,9 @@ class PresenceStore:
         return looks
 
     async def define(self, queue: str, version: str, text: str, *, deadline: float | None = None) -> None:
-        """Keep for 90 days what a version of the jobs of a queue is. Without a script: every worker of it says the same."""
+        """Keep for 90 days what a version of the jobs of a queue is. Without a script: every worker of it
+        says the same.
+        """
         key = self._keys.definition(queue, version)
         await self._caller.command("SET", key, text, "PX", str(_DEFINED_MS), deadline=deadline)
 
@@ -74,9 +78,11 @@ class PresenceStore:
         return await self._caller.look("GET", name, missing="", deadline=deadline) or ""
 
     async def take_reading(self, worker: str, *, hold_ms: int, deadline: float | None = None) -> bool:
-        """Ask for the right to read the lengths of all queues, for the metrics of the fleet. Return whether `worker` has it.
+        """Ask for the right to read the lengths of all queues, for the metrics of the fleet. Return whether
+        `worker` has it.
 
-        It has it for `hold_ms` from now on. Without a script, because two that have it for a moment do no harm.
+        It has it for `hold_ms` from now on. Without a script, because two that have it for a moment do no
+        harm.
         """
         key = self._keys.shard_key("gauges")
         if await self._caller.command("SET", key, worker, "NX", "PX", str(hold_ms), deadline=deadline):

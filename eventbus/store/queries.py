@@ -131,7 +131,9 @@ class QueryStore:
         limit: int,
         deadline: float | None = None,
     ) -> tuple[JobPage, int]:
-        """Return those on a page of jobs whose body holds a text, or whose id is `first`, and how many were looked at."""
+        """Return those on a page of jobs whose body holds a text, or whose id is `first`, and how many were
+        looked at.
+        """
         arguments: list[Any] = [queue, state, *cursor, limit, 1, 1, sought, first]
         after, score, _, flat, seen = await self._caller.look_by(
             "list", arguments, missing=_EMPTY, deadline=deadline
@@ -140,7 +142,9 @@ class QueryStore:
         return JobPage(rows, Cursor(after, score) if after else None), seen
 
     async def keyed(self, queue: str, digest: str, *, deadline: float | None = None) -> list[str]:
-        """Return the job for which the idempotency key of this digest stands in a queue, and the one that comes after it."""
+        """Return the job for which the idempotency key of this digest stands in a queue, and the one that
+        comes after it.
+        """
         pointer = self._keys.of("key", f"{queue}:{digest}")
         return [
             job

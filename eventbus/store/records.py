@@ -1,10 +1,11 @@
 """The record of a job: its bytes, and every field that a script reads or writes.
 
-A record is one string, `job:<id>`. What is unusual about a job stands beside it, in the hash `more:<id>`. The Lua files
-`lib/plain.lua` and `lib/codec.lua` own the bytes; `decode` reads them here, without the scripts, for tests and audits.
+A record is one string, `job:<id>`. What is unusual about a job stands beside it, in the hash `more:<id>`. The
+Lua files `lib/plain.lua` and `lib/codec.lua` own the bytes; `decode` reads them here, without the scripts,
+for tests and audits.
 
-What must always hold: a script writes, reads and removes no other field. A test reads the Lua files and compares, in
-both directions; the property models compare the fields of every record after every call.
+What must always hold: a script writes, reads and removes no other field. A test reads the Lua files and
+compares, in both directions; the property models compare the fields of every record after every call.
 """
 
 from __future__ import annotations

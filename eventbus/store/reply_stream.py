@@ -1,7 +1,8 @@
 """The reply stream of one emitter: the emitter alone creates, reads and trims it and keeps it alive.
 
-Workers add outcomes only while the stream exists. Reading goes on from a remembered position. Besides outcomes the
-stream has marks of the emitter's own: who has read a mark has read all outcomes of calls before the one that made it.
+Workers add outcomes only while the stream exists. Reading goes on from a remembered position. Besides
+outcomes the stream has marks of the emitter's own: who has read a mark has read all outcomes of calls before
+the one that made it.
 
 What must always hold:
 - no outcome depends on the stream alone. When a connection is lost, `read` raises; the caller then
@@ -65,10 +66,11 @@ class ReplyStream:
         deadline: float | None = None,
         now: int | str = "",
     ) -> tuple[int, bool]:
-        """Make sure that the stream exists and lives 10 more minutes. Return the server's time, and whether it was gone.
+        """Make sure that the stream exists and lives 10 more minutes. Return the server's time, and whether
+        it was gone.
 
-        Reading starts over then. `attendance`, `floor` and `mark`: see `attend.lua`. The time is 0 without them,
-        because a plain command is enough then.
+        Reading starts over then. `attendance`, `floor` and `mark`: see `attend.lua`. The time is 0 without
+        them, because a plain command is enough then.
         """
         time, exists = 0, 1
         head = [now, self._emitter, _LIFE, 0, attendance, floor, mark]
@@ -112,7 +114,8 @@ class ReplyStream:
         return outcomes
 
     async def read_ahead(self, *, deadline: float) -> list[Outcome]:
-        """Return the outcomes that `read` will bring, without waiting for more, and without moving its position.
+        """Return the outcomes that `read` will bring, without waiting for more, and without moving its
+        position.
 
         Raises StoreError. An entry that cannot be decoded is left to `read`.
         """

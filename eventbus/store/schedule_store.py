@@ -1,7 +1,7 @@
 """Schedules in the store: they are made, changed, looked at and fired. `Store.schedules` is one of these.
 
-Not here: when a schedule fires, and what its plan says; a plan is a text. What must always hold: a call that may have
-been carried out may be repeated (`schedule.lua`, `fire.lua`).
+Not here: when a schedule fires, and what its plan says; a plan is a text. What must always hold: a call that
+may have been carried out may be repeated (`schedule.lua`, `fire.lua`).
 """
 
 from __future__ import annotations
@@ -83,11 +83,12 @@ class ScheduleStore:
         deadline: float | None = None,
         now: int | str = "",
     ) -> tuple[str, str]:
-        """Make, change, remove, pause or resume a schedule, whose `gen` was `seen`. Return what became of it, and its gen.
+        """Make, change, remove, pause or resume a schedule, whose `gen` was `seen`. Return what became of it,
+        and its gen.
 
-        `seen_slot` is the slot that stood there. `owner` and `version` are those of a program that declares; without an
-        owner both stay. It became `new`, `changed`, `same`, `removed`, `paused`, `resumed`, `stale` (it is another one by now), `older` or
-        `unknown`.
+        `seen_slot` is the slot that stood there. `owner` and `version` are those of a program that declares;
+        without an owner both stay. It became `new`, `changed`, `same`, `removed`, `paused`, `resumed`,
+        `stale` (it is another one by now), `older` or `unknown`.
         """
         arguments = [
             now, word, schedule, seen, seen_slot, slot, due, plan, digest, owner, version, limit, reason, queue,

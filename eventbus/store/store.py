@@ -73,7 +73,9 @@ OLDEST = (6, 2)  # SMISMEMBER and XTRIM MINID came with it
 
 
 class Store:
-    """One shard of one server, over one connection that all callers share; also with other stores (`share`)."""
+    """One shard of one server, over one connection that all callers share; also with other stores
+    (`share`).
+    """
 
     def __init__(
         self,
@@ -86,7 +88,9 @@ class Store:
         shared: Store | None = None,
         scripting: Scripting = "auto",
     ) -> None:
-        """With `replicated`, an add counts only once a replica has it. `shared`: see `share`. Tests give a `prelude` of scripts."""
+        """With `replicated`, an add counts only once a replica has it. `shared`: see `share`. Tests give a
+        `prelude` of scripts.
+        """
         self.connector = connector
         self.keys: Keys = Keys(prefix, SHARD)
         self.name = name
@@ -133,7 +137,9 @@ class Store:
         self.journals: JournalStore = JournalStore(self._caller, writer, self.keys)
 
     def share(self, *, replicated: bool = False) -> Store:
-        """Return a store over this one's connection; its `aclose` ends its own calls alone. Close it before this one."""
+        """Return a store over this one's connection; its `aclose` ends its own calls alone. Close it before
+        this one.
+        """
         return Store(self.connector, **self._made_with, replicated=replicated, shared=self)
 
     @property
@@ -149,7 +155,8 @@ class Store:
     async def start(
         self, *, deadline: float | None, allow_eviction: bool = False, reads_only: bool = False
     ) -> None:
-        """Connect, and check that the server does not lose the jobs that it is given. With `reads_only` write nothing.
+        """Connect, and check that the server does not lose the jobs that it is given. With `reads_only` write
+        nothing.
 
         Raises StoreRefused for a server that is too old, a replica, or one that may evict keys.
         """
@@ -240,8 +247,9 @@ class Store:
         Calls with a `number` are sent in its order, also when they are repeated. `attendance`: under which
         the emitter awaits what it adds, `''` if it has said that lately (`emit.attendance`).
 
-        If a connection is open, the call is written before this returns, without a task; among several shares,
-        in the next step of the loop, with what the others add. A call that waits for a replica needs a task.
+        If a connection is open, the call is written before this returns, without a task; among several
+        shares, in the next step of the loop, with what the others add. A call that waits for a replica needs
+        a task.
         """
         counts = (len(rows), 0) if rows.is_plain else (0, len(rows))
         head = (now, emitter, attendance, len(queues), len(rows.timeouts), *counts)
@@ -281,9 +289,10 @@ class Store:
     ) -> TurnAnswer:
         """Settle, promote and claim in one call. `call` must rise by one from turn to turn of the lane.
 
-        `lane` is the worker's id, with a `+` for its second lane. A repeated turn is recognized by `call`, and
-        answered as before. `idle` says whether the worker may be handed a lone job from now on. At most `suspects` suspects are claimed, beside the `watched` ones of the worker; `is_alone` says
-        that it made room for one that must be alone. Claiming stops once bodies reach `max_bytes`. `appends` go first.
+        `lane` is the worker's id, with a `+` for its second lane. A repeated turn is recognized by `call`,
+        and answered as before. `idle` says whether the worker may be handed a lone job from now on. At most
+        `suspects` suspects are claimed, beside the `watched` ones of the worker; `is_alone` says that it made
+        room for one that must be alone. Claiming stops once bodies reach `max_bytes`. `appends` go first.
         """
         room = (suspects, watched, int(is_alone))
         counts = (len(queues), len(appends), len(settles))
@@ -306,10 +315,11 @@ class Store:
         deadline: float,
         now: int | str = "",
     ) -> asyncio.Future[str]:
-        """Settle a job that was handed over and completed. Return `done`, `lost`, or `long`: a turn must settle it.
+        """Settle a job that was handed over and completed. Return `done`, `lost`, or `long`: a turn must
+        settle it.
 
-        `pool` is not empty if the worker is idle now. `keep` and `age` (ms) are those of completed jobs of its queue. If
-        a connection is open, the call is written before this returns, without a task.
+        `pool` is not empty if the worker is idle now. `keep` and `age` (ms) are those of completed jobs of
+        its queue. If a connection is open, the call is written before this returns, without a task.
         """
         arguments: list[Any] = [now, worker, job, text, pool, keep, age]
         return self._caller.start("settle_one", arguments, deadline=deadline, read=str)
@@ -333,8 +343,9 @@ class Store:
     ) -> list[str]:
         """Cancel jobs, each with the jobs of its groups, and return one word for each row.
 
-        The word is the first that is true of one of these jobs: `ended` (cancelled now), `asked` (its worker was told), `over` (it
-        had ended before), `other` (it is open, and not in the state that the row names) or `unknown`.
+        The word is the first that is true of one of these jobs: `ended` (cancelled now), `asked` (its worker
+        was told), `over` (it had ended before), `other` (it is open, and not in the state that the row names)
+        or `unknown`.
         """
         arguments: list[Any] = [now, key_ttl_ms, len(rows), *chain.from_iterable(rows)]
         return await self._caller.script("cancel", arguments, deadline=deadline)
@@ -356,9 +367,10 @@ class Store:
 
         Return how many parked jobs were re-queued, since when it is there, and whether it was known before.
 
-        Only `unpark` re-queues any. `former` is the pool that the worker leaves by this call, or `''`, and `left` its queues. `since` is what the
-        first call returned, `''` in that one: limits that an older worker declares do not overwrite those of a newer one. `facts` is
-        what the worker says of itself, field and value in turn.
+        Only `unpark` re-queues any. `former` is the pool that the worker leaves by this call, or `''`, and
+        `left` its queues. `since` is what the first call returned, `''` in that one: limits that an older
+        worker declares do not overwrite those of a newer one. `facts` is what the worker says of itself,
+        field and value in turn.
         """
         arguments: list[Any] = [now, pool, worker, former, int(unpark), since, facts, len(queues), len(left)]
         arguments.extend(chain(chain.from_iterable(queues), left))
@@ -391,9 +403,9 @@ class Store:
     ) -> list[Outcome]:
         """Look jobs up, and return their outcomes in the order of `ids`.
 
-        With `join`, `emitter` becomes a waiter of each job that is open, and awaits it as `attendance`. A job without a record has the
-        state `unknown`. Once `max_bytes` of outcomes are read, the state of the remaining jobs is `later`;
-        the first job is always read.
+        With `join`, `emitter` becomes a waiter of each job that is open, and awaits it as `attendance`. A job
+        without a record has the state `unknown`. Once `max_bytes` of outcomes are read, the state of the
+        remaining jobs is `later`; the first job is always read.
         """
         found: dict[str, Outcome] = {}
         left = list(ids)

@@ -49,9 +49,10 @@ class Chunk(NamedTuple):
 class TreeVerdict(NamedTuple):
     """What became of a chunk.
 
-    `word` is `new`, `joined`, `other` (joined, but with another payload), `gone` (there is no root left
-    to add the chunk to) or `pending` (another tree has the key, which is not whole yet: ask again). After a join, `job` is the root that the key stands for, `state` is `open` or that
-    root's final state, and `text` is its outcome.
+    `word` is `new`, `joined`, `other` (joined, but with another payload), `gone` (there is no root left to
+    add the chunk to) or `pending` (another tree has the key, which is not whole yet: ask again). After a
+    join, `job` is the root that the key stands for, `state` is `open` or that root's final state, and `text`
+    is its outcome.
     """
 
     word: str
@@ -137,9 +138,9 @@ class TreeStore:
         """Save checkpoints, add children and let the job wait for them: in one call, under its lease.
 
         With `opens` the children may run; until then they are only recorded. With `waits` the job gives its
-        lease up until its children have ended, or as `wait` says: then `awaited` are the children, new ones or
-        others. `acknowledges` says that the job knows of the stop of its
-        tree, so that what it settles from here on is final.
+        lease up until its children have ended, or as `wait` says: then `awaited` are the children, new ones
+        or others. `acknowledges` says that the job knows of the stop of its tree, so that what it settles
+        from here on is final.
 
         Return `ok`, `waiting`, `stopping` (the tree stops, so nothing was added) or `lost` (the lease).
         """
@@ -193,8 +194,9 @@ class TreeStore:
         """Begin the next run of a tree that has ended. `run` is the number of its last run.
 
         `call` is fresh for each request, so that a repeat of the request is recognized. `timeout_ms` is that
-        of the new run, which begins with what `keeps` names of the last one. Return `restarted`, `open` (the tree has not
-        ended), `other` (`run` is not its last run), `member` (it belongs to another tree) or `unknown`.
+        of the new run, which begins with what `keeps` names of the last one. Return `restarted`, `open` (the
+        tree has not ended), `other` (`run` is not its last run), `member` (it belongs to another tree) or
+        `unknown`.
         """
         arguments: list[Any] = [now, root, call, run, body, timeout_ms, list(keeps)]
         return await self._adder.script("restart", arguments, deadline=deadline)
@@ -214,7 +216,9 @@ class TreeStore:
         limit: int,
         deadline: float | None = None,
     ) -> list[RootRow]:
-        """Return the roots of queues behind a place, those of all queues in one row: the highest time first, then the highest id."""
+        """Return the roots of queues behind a place, those of all queues in one row: the highest time first,
+        then the highest id.
+        """
         time, root = ("", "") if after is None else after
         found: list[RootRow] = []
         for first in range(0, len(queues), CALL_ROWS):

@@ -34,7 +34,9 @@ ChangeKind: TypeAlias = Literal[
     "missed",
     "error",
 ]
-"""What may happen to a job or a queue. `missed` says that changes before it are lost to whoever watches; `error` is of a worker."""
+"""What may happen to a job or a queue. `missed` says that changes before it are lost to whoever watches;
+`error` is of a worker.
+"""
 
 CHANGE_KINDS: tuple[ChangeKind, ...] = (
     "added", "delayed", "promoted", "released", "claimed", "progress", "retried", "suspended", "returned", "parked",
@@ -48,13 +50,15 @@ class _Error(msgspec.Struct):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of a job or a queue. Times are Unix times in ms of the server's clock, 0 where there is none.
+    """One change of a job or a queue. Times are Unix times in ms of the server's clock, 0 where there is
+    none.
 
-    `position` is text to go on from: `watch(..., since=change.position)` begins with the change behind this one. `state`
-    is the state of the job after it, None where it has none. `worker` is the worker that ran the job. `attempt` is, of
-    `claimed`, the number of the attempt that begins, and of `retried` that of the one that ended in an error. `due_ms` is
-    when a delayed job is due. `note` is the error, the progress or the reason, cut after 200 bytes. `error` is what a worker
-    met outside of any job, for listeners of its process.
+    `position` is text to go on from: `watch(..., since=change.position)` begins with the change behind this
+    one. `state` is the state of the job after it, None where it has none. `worker` is the worker that ran the
+    job. `attempt` is, of `claimed`, the number of the attempt that begins, and of `retried` that of the one
+    that ended in an error. `due_ms` is when a delayed job is due. `note` is the error, the progress or the
+    reason, cut after 200 bytes. `error` is what a worker met outside of any job, for listeners of its
+    process.
     """
 
     what: ChangeKind

@@ -1,9 +1,11 @@
 """The gauge board: the last readings of what metrics show as gauges.
 
-A worker writes its readings here, in its event loop. The exporter of the program's SDK reads them, in a thread of its
-own, and so it waits for nobody. Rows of several boards of one process with the same attributes become one.
+A worker writes its readings here, in its event loop. The exporter of the program's SDK reads them, in a
+thread of its own, and so it waits for nobody. Rows of several boards of one process with the same attributes
+become one.
 
-What must always hold: a reading replaces the former one of its metric whole, so that the exporter sees one moment.
+What must always hold: a reading replaces the former one of its metric whole, so that the exporter sees one
+moment.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ os.register_at_fork(after_in_child=boards.clear)  # the workers of the parent do
 
 
 def read_rows(metric: str, combine: Callable[[float, float], float]) -> list[Row]:
-    """Return the readings of a metric in this process; `combine` makes one value of two with the same attributes."""
+    """Return the readings of a metric in this process; `combine` makes one value of two with the same
+    attributes.
+    """
     found: dict[tuple[tuple[str, str | int], ...], float] = {}
     for board in list(boards):
         for value, attributes in board.read(metric):

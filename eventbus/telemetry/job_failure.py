@@ -1,4 +1,5 @@
-"""The failure of a job: what hooks are told of a job that ended as failed. A value, made from the job's records.
+"""The failure of a job: what hooks are told of a job that ended as failed. A value, made from the job's
+records.
 
 Not here: when hooks are called (`handlers.failures`), and what an error's record holds (`telemetry.failure`).
 """
@@ -43,9 +44,13 @@ class JobFailure(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     """How many attempts ended in an error; for a flow, those of `step`."""
     stalls: int = 0
-    """How often the lease of the job ran out; for a flow, that of the job of `step`, if it failed for that."""
+    """How often the lease of the job ran out; for a flow, that of the job of `step`, if it failed for
+    that.
+    """
     outcome: FailureOutcome
-    """Why it failed: an error (`failed`), workers that died (`stalled`), its `ttl` (`expired`), the timeout of a flow."""
+    """Why it failed: an error (`failed`), workers that died (`stalled`), its `ttl` (`expired`), the timeout
+    of a flow.
+    """
     error_type: str
     """The class of the error; for a flow, of the error of `step`."""
     message: str = ""
@@ -55,7 +60,9 @@ class JobFailure(msgspec.Struct, frozen=True, kw_only=True):
     is_declared: bool = False
     """Whether the event or the workflow declares the error in `errors`, so that the caller expects it."""
     rollback: str = ""
-    """For a flow: `complete`, `none`, or `incomplete`, which is for a person to repair. Empty for a job of an event."""
+    """For a flow: `complete`, `none`, or `incomplete`, which is for a person to repair. Empty for a job of an
+    event.
+    """
     rollback_errors: list[tuple[str, str]] = []
     """The steps whose rollback failed, each with its error as text."""
     worker: str = ""

@@ -50,7 +50,9 @@ _log = get_logger("eventbus.worker")
 
 
 def check_listened(kinds: Sequence[Any], *, has_event: bool) -> None:
-    """Raise DefinitionError unless these are kinds of changes that a worker tells, for listeners of an event or of all."""
+    """Raise DefinitionError unless these are kinds of changes that a worker tells, for listeners of an event
+    or of all.
+    """
     unknown = [kind for kind in kinds if kind not in _LISTENED]
     if not kinds or unknown:
         raise DefinitionError(
@@ -87,7 +89,9 @@ class Listeners:
         self._by_kind: dict[ChangeKind, tuple[_Heard, ...]] = {}
 
     def add(self, kinds: Iterable[ChangeKind], function: Listener, *, scope: str | None) -> None:
-        """Have `function` called with each change of these kinds; with `scope` of one queue and its groups alone."""
+        """Have `function` called with each change of these kinds; with `scope` of one queue and its groups
+        alone.
+        """
         for kind in kinds:
             self._by_kind[kind] = (*self._by_kind.get(kind, ()), _Heard(function, scope))
 
@@ -124,7 +128,9 @@ class Teller:
         self._noted.set()
 
     def error(self, role: str, error: BaseException) -> None:
-        """Tell of what went wrong outside of any job; `role` is the part of the worker that met it. In any thread."""
+        """Tell of what went wrong outside of any job; `role` is the part of the worker that met it. In any
+        thread.
+        """
         if "error" not in self._by_kind:
             return
         note = f"{role}: {type(error).__name__}: {error}"

@@ -59,7 +59,9 @@ def forget_facts() -> None:
 
 
 def set_facts(facts: Mapping[str, Any]) -> None:
-    """Give the log events of this context exactly these facts. The context is that of one job or attempt, and ends with it."""
+    """Give the log events of this context exactly these facts. The context is that of one job or attempt, and
+    ends with it.
+    """
     for name, variable in _known.items():
         value = facts.get(name, _ABSENT)
         if value is not _ABSENT or variable.get() is not _ABSENT:

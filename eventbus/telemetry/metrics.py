@@ -1,15 +1,16 @@
 """All metrics with their units and attributes, and the instruments that record them.
 
-Instruments exist only if the program has set an OpenTelemetry SDK for metrics. Until then this package does not even
-import OpenTelemetry's metrics: `instruments` is a look into a dictionary, once for each call to the server, and nothing
-is recorded for a job. The names that begin with `messaging.` are those of OpenTelemetry's conventions for messaging, with
-their units, attributes and bucket boundaries. `docs/telemetry.md` explains each metric to users.
+Instruments exist only if the program has set an OpenTelemetry SDK for metrics. Until then this package does
+not even import OpenTelemetry's metrics: `instruments` is a look into a dictionary, once for each call to the
+server, and nothing is recorded for a job. The names that begin with `messaging.` are those of OpenTelemetry's
+conventions for messaging, with their units, attributes and bucket boundaries. `docs/telemetry.md` explains
+each metric to users.
 
 Not here: who records (`engine.metering`, `send_meter`), and where gauges come from (`gauge_board`).
 
-What must always hold: there is no metric of this package that `METRICS` does not list; an attribute has few values in a program, so no job
-id, key or text of a user is one, and what a program may make without end, such as types of errors, is
-`Bounded`.
+What must always hold: there is no metric of this package that `METRICS` does not list; an attribute has few
+values in a program, so no job id, key or text of a user is one, and what a program may make without end, such
+as types of errors, is `Bounded`.
 """
 
 from __future__ import annotations
@@ -216,7 +217,9 @@ few_events: Bounded = Bounded()
 
 
 class Tally:
-    """A count that the SDK reads when it exports: counting there costs a job ten times as much as all else here."""
+    """A count that the SDK reads when it exports: counting there costs a job ten times as much as all else
+    here.
+    """
 
     __slots__ = ("count",)
 
@@ -246,7 +249,9 @@ class Instruments:
                 self._count(metric)
 
     def tally(self, name: str, attributes: Mapping[str, str | int]) -> Tally:
-        """Return the tally of a metric of `TALLIED` for these attributes, and for the caller's thread, which alone counts there."""
+        """Return the tally of a metric of `TALLIED` for these attributes, and for the caller's thread, which
+        alone counts there.
+        """
         place = (threading.get_ident(), *sorted(attributes.items()))
         return self._tallies[name].setdefault(place, Tally())
 
@@ -319,7 +324,8 @@ def instruments() -> Instruments | None:
     module = sys.modules.get(_MODULE)
     if module is None and not _load_named():
         return None
-    # The private variable is a shortcut, as for spans: `get_meter_provider` would read the environment each time.
+    # The private variable is a shortcut, as for spans: `get_meter_provider` would read the environment each
+    # time.
     provider = getattr(module or sys.modules[_MODULE], "_METER_PROVIDER", _UNKNOWN)
     if provider is None and _load_named():
         provider = getattr(sys.modules[_MODULE], "_METER_PROVIDER", None)

@@ -1,7 +1,7 @@
 """The send meter: counts the messages that a sender has sent, and how long its calls took.
 
-What must always hold: a message counts once, when it is known whether the server has it. One that is sent again
-has not ended.
+What must always hold: a message counts once, when it is known whether the server has it. One that is sent
+again has not ended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class SendMeter:
         }
 
     def note(self, emissions: Sequence[_Sent], since: float, *, left: Collection[int] = ()) -> None:
-        """Count the emissions of a call that are settled. `since`: when the call was sent, in monotonic seconds.
+        """Count the emissions of a call that are settled. `since`: when the call was sent, in monotonic
+        seconds.
 
         Those at the places `left` are sent again.
         """

@@ -1,4 +1,5 @@
-"""The server's address as attributes of spans and metrics: `server.address` and `server.port`, without a password.
+"""The server's address as attributes of spans and metrics: `server.address` and `server.port`, without a
+password.
 
 What must always hold: a URL that cannot be read gives no attributes, and no part of a password becomes one.
 """
@@ -18,7 +19,8 @@ _PORT = 6379  # of a URL that names none
 
 @cache
 def server_attributes(url: str) -> Mapping[str, str | int]:
-    """Return the attributes for a URL of the settings, or for the address that a store shows (`Store.address`).
+    """Return the attributes for a URL of the settings, or for the address that a store shows
+    (`Store.address`).
 
     An embedded server has the path of its folder, a socket that of its file, and `memory:` nothing.
     """

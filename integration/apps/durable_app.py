@@ -1,6 +1,8 @@
-"""A durable function under test: its steps write what they do into a journal outside of the server, and die on demand.
+"""A durable function under test: its steps write what they do into a journal outside of the server, and die
+on demand.
 
-Run by `eventbus worker apps.durable_app:provider` in `integration/`. A file `die in <step>` in the test's folder kills once.
+Run by `eventbus worker apps.durable_app:provider` in `integration/`. A file `die in <step>` in the test's
+folder kills once.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ WIDE = 450
 
 
 class Order(msgspec.Struct):
-    """The input of all flows here: which step fails for good, and which one kills its process whenever it runs."""
+    """The input of all flows here: which step fails for good, and which one kills its process whenever it
+    runs.
+    """
 
     number: int = 1
     fails: str = ""

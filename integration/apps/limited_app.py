@@ -1,4 +1,6 @@
-"""The app of limits under test: handlers that take a while, of an event that few may run at once in the whole fleet."""
+"""The app of limits under test: handlers that take a while, of an event that few may run at once in the whole
+fleet.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Flows that two releases share: a graph and a durable function, whose steps tell which process ran them.
 
-Run by `eventbus worker apps.release_app:provider` in `integration/`, with either release on the module path; so it has only
-what both releases have.
+Run by `eventbus worker apps.release_app:provider` in `integration/`, with either release on the module path;
+so it has only what both releases have.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A program whose jobs, steps and tasks save what is done, and one whose jobs are not kept.
 
-Run it in `integration/`: `eventbus worker apps.saved_app:provider`. Each walk writes into the journal which part it does, under the id of its job or the key of its call.
+Run it in `integration/`: `eventbus worker apps.saved_app:provider`. Each walk writes into the journal which
+part it does, under the id of its job or the key of its call.
 """
 
 from __future__ import annotations

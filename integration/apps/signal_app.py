@@ -1,6 +1,7 @@
 """Durable functions under test that wait for signals, one after another.
 
-Run by `eventbus worker apps.signal_app:provider` in `integration/`; `python -m apps.signal_app COUNT FLOW...` sends.
+Run by `eventbus worker apps.signal_app:provider` in `integration/`; `python -m apps.signal_app COUNT FLOW...`
+sends.
 """
 
 from __future__ import annotations

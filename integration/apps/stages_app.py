@@ -1,6 +1,8 @@
-"""`examples/stages.py` under test: its stages write what they do into a journal outside of the server, and die on demand.
+"""`examples/stages.py` under test: its stages write what they do into a journal outside of the server, and
+die on demand.
 
-Run by `eventbus worker apps.stages_app:provider` in `integration/`. A file `die in <stage>` in the test's folder kills once.
+Run by `eventbus worker apps.stages_app:provider` in `integration/`. A file `die in <stage>` in the test's
+folder kills once.
 """
 
 from __future__ import annotations

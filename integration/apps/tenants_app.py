@@ -1,4 +1,5 @@
-"""The app of limits by key under test: each tenant may have few jobs at once, and so many started in a second.
+"""The app of limits by key under test: each tenant may have few jobs at once, and so many started in a
+second.
 
 A claim is counted when its answer has come, with the time of the server: a handler may start a moment later.
 """

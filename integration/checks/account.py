@@ -1,6 +1,8 @@
-"""Accounts of flows: what the server has recorded about a flow and its sub-workflows, and the result that the caller got.
+"""Accounts of flows: what the server has recorded about a flow and its sub-workflows, and the result that the
+caller got.
 
-The items of an each step are steps here, with the name of their step and their number, from the journal of the flow.
+The items of an each step are steps here, with the name of their step and their number, from the journal of
+the flow.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class AnyAccount(Protocol):
 
 
 class Account(NamedTuple):
-    """One flow: its definition, its record, its sub-workflows by step, the result that the caller got, and what flows around it undid of it."""
+    """One flow: its definition, its record, its sub-workflows by step, the result that the caller got, and
+    what flows around it undid of it.
+    """
 
     workflow: Workflow[Any, Any]
     report: FlowReport
@@ -54,9 +58,11 @@ class Account(NamedTuple):
 
     @property
     def stopped_ms(self) -> int:
-        """When the step ended that made the flow fail; 0 if no step did, or if nobody knows when the flow heard of it.
+        """When the step ended that made the flow fail; 0 if no step did, or if nobody knows when the flow
+        heard of it.
 
-        A local flow hears of the end of a step that ran as a job, or as a flow of its own, when a worker has it again.
+        A local flow hears of the end of a step that ran as a job, or as a flow of its own, when a worker has
+        it again.
         """
         if not isinstance(self.heard, StepError) or self.heard.step not in self.report.steps:
             return 0
@@ -139,7 +145,8 @@ async def read_account(
 
 
 def split_around(report: FlowReport) -> tuple[FlowReport, dict[str, str]]:
-    """Return the report with the rollbacks that the flow itself ran, and those that flows around it ran: path -> error.
+    """Return the report with the rollbacks that the flow itself ran, and those that flows around it ran: path
+    -> error.
 
     A flow that has completed undoes nothing itself.
     """

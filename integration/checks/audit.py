@@ -173,7 +173,8 @@ class Audit:
             self._pointers[name] = (job, ttl)
 
     def _note_record(self, job: str, text: bytes) -> None:
-        # The record of a later release has its state at the same place; the tests that make one change nothing else.
+        # The record of a later release has its state at the same place; the tests that make one change
+        # nothing else.
         record = decode(bytes([0x20 + text[0] % 16]) + text[1:])
         attempts, tree = int(record.get("attempts", 0)), record.get("root", "")
         self.jobs[job] = JobRecord(

@@ -1,4 +1,5 @@
-"""The ledger of durable functions: it compares the record of a flow, the journal of its effects, and its result.
+"""The ledger of durable functions: it compares the record of a flow, the journal of its effects, and its
+result.
 
 What must always hold for each flow, besides what `ledger` says of any flow:
 - the recorded result of a step is that of its last run, so no recorded step ran again;
@@ -28,7 +29,9 @@ __all__ = ["FunctionAccount", "FunctionLedger", "read_function_account"]
 
 
 class FunctionAccount(NamedTuple):
-    """One flow of a function: its record, the flows that it started by the label of the call, and what the caller got."""
+    """One flow of a function: its record, the flows that it started by the label of the call, and what the
+    caller got.
+    """
 
     function: Function
     report: FlowReport
@@ -66,7 +69,9 @@ class FunctionAccount(NamedTuple):
         return found
 
     def to_undo(self) -> list[str]:
-        """Paths of the steps that must be undone if the flow stops. Of a graph that it started the order is not told."""
+        """Paths of the steps that must be undone if the flow stops. Of a graph that it started the order is
+        not told.
+        """
         found: list[str] = []
         for label in reversed(self.report.order):
             if label in self.inner:
@@ -140,7 +145,9 @@ class FunctionLedger:
             yield f"{where} began and has no time for it"
 
     def _judge_unrecorded(self, account: FunctionAccount) -> Iterator[str]:
-        """Check that all that happened is recorded. Of a task without a rollback nobody needs to know what a dead worker began."""
+        """Check that all that happened is recorded. Of a task without a rollback nobody needs to know what a
+        dead worker began.
+        """
         for label in sorted(self._ledger.done_in(account.id) - set(account.report.steps)):
             lines = [
                 line for what in ("began", "did") for line in self._ledger.lines(account.id, what, label)

@@ -1,4 +1,5 @@
-"""The history of a load: what its clients were told, kept outside the server, and compared with what is there.
+"""The history of a load: what its clients were told, kept outside the server, and compared with what is
+there.
 
 What must always hold once the load has ended and every job was worked off:
 - each acknowledged job has a record, is completed, and is listed as that once; no other job has a record;
@@ -24,7 +25,9 @@ __all__ = ["History"]
 
 
 class _Event(NamedTuple):
-    """`acknowledged`, `claimed`, `settling` (is about to be sent), `settled`, or `lost` (the settle was refused)."""
+    """`acknowledged`, `claimed`, `settling` (is about to be sent), `settled`, or `lost` (the settle was
+    refused).
+    """
 
     what: str
     job: str
@@ -47,7 +50,9 @@ class History:
         self.complaints: list[str] = []
         """Errors, and answers that no caller should get."""
         self.counts: Counter[tuple[str, int]] = Counter()
-        """Kind of event, or `acknowledged <queue>` and `completed <queue>`, and port of the node -> number."""
+        """Kind of event, or `acknowledged <queue>` and `completed <queue>`, and port of the node ->
+        number.
+        """
         self._events: list[_Event] = []
         self._lock = threading.Lock()
 

@@ -35,12 +35,12 @@ from workflows.records.ids import parent_of, split_item
 __all__ = ["Ledger", "Line"]
 
 _LAG_MS = 1000
-"""How far the time of a worker may be behind that of the server: more than the leases of these tests, without which it
-records nothing."""
+"""How far the time of a worker may be behind that of the server: more than the leases of these tests, without
+which it records nothing."""
 
 _ROUND_MS = 100
-"""How much later than the failure of a step another one may begin that had been taken up before it: in the next round of the
-worker's event loop, which all of its flows share."""
+"""How much later than the failure of a step another one may begin that had been taken up before it: in the
+next round of the worker's event loop, which all of its flows share."""
 
 _OF_STEPS = ("began", "did", "undoing", "undid")
 
@@ -124,7 +124,9 @@ class Ledger:
         ]
 
     def judge(self, account: Account, inherited: dict[str, str], stopped_ms: int = 0) -> Iterator[str]:
-        """Yield what is wrong with a flow. `inherited` are rollbacks that an outer flow ran, path -> error."""
+        """Yield what is wrong with a flow. `inherited` are rollbacks that an outer flow ran, path ->
+        error.
+        """
         report = account.report
         own = {each.step: each.error for each in report.rollbacks}
         if report.state not in ("completed", *STOPPED):
@@ -140,9 +142,10 @@ class Ledger:
                     for path, error in ran.items()
                     if path.startswith(f"{name}/")
                 }
-                # A worker that had claimed a local flow hears of the stop of the outer one with its next entry. And a
-                # local flow tells its members of its stop only after it has recorded the failed step, later by a lease
-                # and more if its worker dies in between. So there is no bound in time; `_judge_end` has the one in order.
+                # A worker that had claimed a local flow hears of the stop of the outer one with its next
+                # entry. And a local flow tells its members of its stop only after it has recorded the failed
+                # step, later by a lease and more if its worker dies in between. So there is no bound in time;
+                # `_judge_end` has the one in order.
                 is_told = account.workflow.spreads and account.inner[name].workflow.spreads
                 known_ms = stopped_ms if is_told else 0
                 yield from self._judge_end_of_inner(account, account.inner[name], step)

@@ -1,7 +1,7 @@
 """What a durable function may return: the lines that its pieces can tell, and whether it can fail.
 
-Without races it follows from the course. A race is won by any of its parts, which the line `won N` names. How a flow ended
-that the function started, its record says: flows have fates of their own.
+Without races it follows from the course. A race is won by any of its parts, which the line `won N` names. How
+a flow ended that the function started, its record says: flows have fates of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ __all__ = ["Fates", "can_fail", "judge_lines"]
 
 
 class Fates(NamedTuple):
-    """What decides how a flow ends: its course, and the recorded states of the flows that it started, by name."""
+    """What decides how a flow ends: its course, and the recorded states of the flows that it started, by
+    name.
+    """
 
     course: Course
     flows: Mapping[str, set[str]]

@@ -1,8 +1,8 @@
 """A dashboard on a port, and a real browser that looks at it: Debian's Chromium, without a window.
 
-Where there is no Chromium or no playwright the tests of this folder are not collected, and the header of the run says so;
-`.ci/run` installs Chromium. Each page is watched: an error in its console, a violation of its policy, or a request to another
-host fails the test.
+Where there is no Chromium or no playwright the tests of this folder are not collected, and the header of the
+run says so; `.ci/run` installs Chromium. Each page is watched: an error in its console, a violation of its
+policy, or a request to another host fails the test.
 """
 
 from __future__ import annotations

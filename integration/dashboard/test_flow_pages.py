@@ -1,4 +1,6 @@
-"""The pages of flows in a real browser: the checks 10 to 13 of its acceptance, signals, and pages of lists."""
+"""The pages of flows in a real browser: the checks 10 to 13 of its acceptance, signals, and pages of
+lists.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The dashboard of a program of its own, in a real browser: that program ends, or its server does. Checks 15 and 16."""
+"""The dashboard of a program of its own, in a real browser: that program ends, or its server does. Checks 15
+and 16.
+"""
 
 from __future__ import annotations
 

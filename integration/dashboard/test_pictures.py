@@ -1,8 +1,10 @@
-"""Each page at the width of a desk and of a phone, in both themes: nothing stands out of it. It makes the pictures of the docs.
+"""Each page at the width of a desk and of a phone, in both themes: nothing stands out of it. It makes the
+pictures of the docs.
 
     EVENTBUS_TEST_PICTURES=/tmp/pictures pytest integration/dashboard/test_pictures.py
 
-writes a picture of each page, theme and width, `<page>-<theme>-<width>.png`, and those of the docs, `dashboard-<page>.png`.
+writes a picture of each page, theme and width, `<page>-<theme>-<width>.png`, and those of the docs,
+`dashboard-<page>.png`.
 """
 
 from __future__ import annotations

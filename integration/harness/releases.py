@@ -19,7 +19,9 @@ from harness.programs import HERE
 __all__ = ["FIRST_EDITION", "OLDER", "changed_release", "older_release"]
 
 OLDER = "318a331"
-"""The commit of the older release, because no release has a tag yet. It must store jobs and journals as this one does."""
+"""The commit of the older release, because no release has a tag yet. It must store jobs and journals as this
+one does.
+"""
 FIRST_EDITION = "fc496a1"
 """The commit of a release whose store has another edition, so that its keys are others."""
 

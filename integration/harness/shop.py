@@ -89,7 +89,9 @@ class Shop:
         self.flows.register(checkout)
 
     def _define_wide(self) -> None:
-        """One step, then fifty, a nested flow and one that may fail beside each other, then one; and a row of a thousand."""
+        """One step, then fifty, a nested flow and one that may fail beside each other, then one; and a row of
+        a thousand.
+        """
         inner: Workflow[int, int] = Workflow("inner", input=int, retry=Retry(attempts=1))
         inner.then(self._made("inside"))
         parts = [self._made(f"part-{n}") for n in range(50)]
@@ -101,7 +103,9 @@ class Shop:
         self.flows.register(self.long)
 
     def _made(self, name: str) -> Step[Any, Any]:
-        """A step that notes that it ran, waits for the gate if it is risky, and fails if that is its fate, as its rollback does."""
+        """A step that notes that it ran, waits for the gate if it is risky, and fails if that is its fate, as
+        its rollback does.
+        """
 
         async def run(ctx: StepContext[Any]) -> str:
             self.ran.append(name)

@@ -174,7 +174,9 @@ async def run_caller(server: Backend, *workflows: Workflow[Any, Any]) -> AsyncGe
 
 
 async def wait_state(handle: FlowHandle[Any], step: str, state: str) -> None:
-    """Wait until a step is recorded in this state; a spread flow has no steps before a worker has claimed it."""
+    """Wait until a step is recorded in this state; a spread flow has no steps before a worker has
+    claimed it.
+    """
     while (found := (await handle.report()).steps.get(step)) is None or found.state != state:  # noqa: ASYNC110  (the server notifies nobody)
         await asyncio.sleep(_BETWEEN)
 

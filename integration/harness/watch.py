@@ -1,4 +1,6 @@
-"""Watches the pages of a test: errors in their consoles, dialogs, requests to other hosts, and how long they are busy."""
+"""Watches the pages of a test: errors in their consoles, dialogs, requests to other hosts, and how long they
+are busy.
+"""
 
 from __future__ import annotations
 

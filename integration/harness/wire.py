@@ -31,10 +31,11 @@ class Call(NamedTuple):
     """The name, and `claim` or `settle` if the call does that; a `renew` without leases has no step.
 
     Calls of flows have further steps: `<state> <unit>` for each settle, where the unit is a step or, for a
-    root, its workflow; `acknowledge`, `save <name>` and `spawn` for a checkpoint, `adds` if it goes on; `plant` for a chunk of a
-    graph and `open` for its last chunk. A turn has `append <place>` for each job that appends to its journal there, and
-    `entry <kind> <place>` for each entry of a flow's journal, such as `entry step charge`; without a place, `entry stop`.
-    A signal has `signal <unit>`, by the job that it is sent to.
+    root, its workflow; `acknowledge`, `save <name>` and `spawn` for a checkpoint, `adds` if it goes on;
+    `plant` for a chunk of a graph and `open` for its last chunk. A turn has `append <place>` for each job
+    that appends to its journal there, and `entry <kind> <place>` for each entry of a flow's journal, such as
+    `entry step charge`; without a place, `entry stop`. A signal has `signal <unit>`, by the job that it is
+    sent to.
     """
 
 
@@ -77,7 +78,9 @@ def read_claims(frame: bytes) -> frozenset[str]:
 
 
 def _read_rows(script: Script, packed: list[Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return section -> its rows, without the sections whose count is neither in the head nor in rows of appends."""
+    """Return section -> its rows, without the sections whose count is neither in the head nor in rows of
+    appends.
+    """
     names = script.fields["head"]
     head = dict(zip(names, packed, strict=False))
     rows, place = {"head": [head]}, len(names)

@@ -1,10 +1,11 @@
-"""A slot that moves between two nodes of a cluster while its shard is busy: nothing is lost, nothing happens twice.
+"""A slot that moves between two nodes of a cluster while its shard is busy: nothing is lost, nothing happens
+twice.
 
 The load is made of the library's own scripts, called as `eventbus/store/connection/retrying.py` calls them.
 Each call declares two keys, one of which never exists; a test that declares only one shows why.
 
-Redis 6 is left out. Its nodes take no port of their own for the cluster (`cluster-port` came with Redis 7), so
-they cannot be started on ports that are known to be free.
+Redis 6 is left out. Its nodes take no port of their own for the cluster (`cluster-port` came with Redis 7),
+so they cannot be started on ports that are known to be free.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class Witness:
         load.history.put_back.add(lease.id)  # so it is settled as completed
 
     def repeat(self) -> None:
-        """Make the calls again, as if their answers had been lost; then settle the job, and this twice too."""
+        """Make the calls again, as if their answers had been lost; then settle the job, and this
+        twice too.
+        """
         self._adder.call_again(self._added)
         self._worker.turn_again(*self._claimed)
         self._worker.turn_again(*self._worker.turn())

@@ -68,7 +68,9 @@ def _content(wheel: Path) -> dict[str, bytes]:
 
 @contextmanager
 def _shared(tmp_path_factory: pytest.TempPathFactory, name: str) -> Generator[tuple[Path, bool]]:
-    """Give a folder that all processes of this run share, and whether it is to be made now, while the others wait."""
+    """Give a folder that all processes of this run share, and whether it is to be made now, while the others
+    wait.
+    """
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     folder = tmp_path_factory.getbasetemp().parent / f"{name}-{run}"
     with folder.with_suffix(".lock").open("w") as lock:

@@ -21,7 +21,9 @@ _KILLS = 5
 
 
 def _count_running(journal: Journal) -> list[int]:
-    """Return how many handlers ran at once, after each line; those of a process that was killed run no more."""
+    """Return how many handlers ran at once, after each line; those of a process that was killed run
+    no more.
+    """
     running: set[tuple[int, str]] = set()
     counts: list[int] = []
     for entry in journal.read():

@@ -160,7 +160,9 @@ async def test_a_worker_without_a_step_leaves_it_to_one_that_has_it(
 async def test_a_flow_of_a_changed_definition_is_finished_by_workers_of_its_version(
     flavour: Order, server: Backend, start: Run, hold: Callable[[str], Path], journal: Journal
 ) -> None:
-    """The newer release has another step; it parks the jobs that it cannot run, and the older one takes them."""
+    """The newer release has another step; it parks the jobs that it cannot run, and the older one
+    takes them.
+    """
     held = hold("charge")
     older = start(lease="600ms")
     async with run_caller(server) as flows:

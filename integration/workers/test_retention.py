@@ -13,8 +13,8 @@ from eventbus import EventProvider, Keep
 _KEEP = 1000
 _ROUNDS = 12
 _UNREAD = 3000
-"""Above what is kept: what the emitter got since its floor last rose, about 1,000 outcomes twice, and what waits for the
-next turn that removes."""
+"""Above what is kept: what the emitter got since its floor last rose, about 1,000 outcomes twice, and what
+waits for the next turn that removes."""
 
 
 @pytest.mark.servers("both")

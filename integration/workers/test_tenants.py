@@ -1,4 +1,6 @@
-"""Limits by key while workers are killed: each tenant has its own, and none waits for the backlog of another."""
+"""Limits by key while workers are killed: each tenant has its own, and none waits for the backlog of
+another.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ def invoke(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iter
     was_configured = structlog.is_configured()
     monkeypatch.chdir(Path(__file__).parent)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    # As the commands log. In a test they leave what is configured as it is, also what an earlier test has left.
+    # As the commands log. In a test they leave what is configured as it is, also what an earlier test has
+    # left.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
     def invoke(*words: str, said: str = "") -> Result:

@@ -1,4 +1,6 @@
-"""`eventbus dashboard` and `eventbus demo --dashboard`: the checks 1 and 15 of the dashboard's acceptance, over HTTP."""
+"""`eventbus dashboard` and `eventbus demo --dashboard`: the checks 1 and 15 of the dashboard's acceptance,
+over HTTP.
+"""
 
 from __future__ import annotations
 

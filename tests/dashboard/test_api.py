@@ -1,4 +1,6 @@
-"""The management API: the checks 6, 7, 9, 12 and 25 of the dashboard's acceptance, as far as they need no browser."""
+"""The management API: the checks 6, 7, 9, 12 and 25 of the dashboard's acceptance, as far as they need no
+browser.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Failures by their error, single retries and removals, and workers: the check 17 of the dashboard's acceptance."""
+"""Failures by their error, single retries and removals, and workers: the check 17 of the dashboard's
+acceptance.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Open = Callable[..., Any]
 
 
 async def _fail(provider: EventProvider, stack: AsyncExitStack, *payloads: dict[str, Any]) -> list[str]:
-    """Let jobs of event `paid` fail by what their payloads say; return their ids. Afterwards no worker runs."""
+    """Let jobs of event `paid` fail by what their payloads say; return their ids. Afterwards no
+    worker runs.
+    """
 
     @provider.on("paid", retry=Retry(attempts=1))
     async def pay(given: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""The forms in which the API tells of flows have the fields of the reports that they are converted from, with the same defaults."""
+"""The forms in which the API tells of flows have the fields of the reports that they are converted from, with
+the same defaults.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The graph, the times as a file, the signals and the versions of flows, over the API and without a browser."""
+"""The graph, the times as a file, the signals and the versions of flows, over the API and without a
+browser.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What happened before: the history of a queue, and the timeline of a job, the check 8 of the dashboard's acceptance."""
+"""What happened before: the history of a queue, and the timeline of a job, the check 8 of the dashboard's
+acceptance.
+"""
 
 from __future__ import annotations
 

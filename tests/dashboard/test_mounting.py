@@ -1,4 +1,6 @@
-"""The dashboard inside other programs and behind proxies: the check 3 of its acceptance. Nothing of it is in a module."""
+"""The dashboard inside other programs and behind proxies: the check 3 of its acceptance. Nothing of it is in
+a module.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Bulk operations over HTTP, and the audit: the check 18 of the dashboard's acceptance, and parts of 17, 19 and 20."""
+"""Bulk operations over HTTP, and the audit: the check 18 of the dashboard's acceptance, and parts of 17, 19
+and 20.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Requests of foreign pages and to foreign names: the check 21 of the dashboard's acceptance, and what stands on each answer."""
+"""Requests of foreign pages and to foreign names: the check 21 of the dashboard's acceptance, and what stands
+on each answer.
+"""
 
 from __future__ import annotations
 

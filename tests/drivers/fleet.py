@@ -1,4 +1,6 @@
-"""Workers elsewhere, for a flow whose journal is in the test: they run the children that the flow has started."""
+"""Workers elsewhere, for a flow whose journal is in the test: they run the children that the flow has
+started.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Fleet:
         """Know every workflow."""
 
     def follow(self, child: Child) -> asyncio.Future[Outcome]:
-        """Add a child, unless it is there. One in three ends while the flow runs, one in three before it waits."""
+        """Add a child, unless it is there. One in three ends while the flow runs, one in three before it
+        waits.
+        """
         number = msgspec.json.decode(child.given)
         if child.id not in self.children:
             self.children[child.id] = child

@@ -1,7 +1,9 @@
-"""A fleet of workers without processes: the real scripts and the real gate of suspects, at the test's own time.
+"""A fleet of workers without processes: the real scripts and the real gate of suspects, at the test's own
+time.
 
-Each worker renews each 3 s of its lease of 10 s, takes a turn as soon as something may be claimed or settled, and asks
-again each 4 s. A worker that dies takes all of its jobs along, and is back under another name after 2 s.
+Each worker renews each 3 s of its lease of 10 s, takes a turn as soon as something may be claimed or settled,
+and asks again each 4 s. A worker that dies takes all of its jobs along, and is back under another name after
+2 s.
 """
 
 from __future__ import annotations

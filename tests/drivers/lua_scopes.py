@@ -1,4 +1,6 @@
-"""The scopes of a Lua script: names that nothing declares, and how many locals and upvalues its functions have."""
+"""The scopes of a Lua script: names that nothing declares, and how many locals and upvalues its functions
+have.
+"""
 
 from __future__ import annotations
 

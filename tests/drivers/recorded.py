@@ -1,4 +1,6 @@
-"""A flow of a durable function whose journal is in the test: run it once, look at the journal, and run it again from that."""
+"""A flow of a durable function whose journal is in the test: run it once, look at the journal, and run it
+again from that.
+"""
 
 from __future__ import annotations
 

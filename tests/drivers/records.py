@@ -1,7 +1,7 @@
 """Records of jobs as a test finds or damages them, past the scripts of the product.
 
-A test changes fields by the product's own Lua part, called alone; it reads them by `records.decode`, which shares nothing
-with that part.
+A test changes fields by the product's own Lua part, called alone; it reads them by `records.decode`, which
+shares nothing with that part.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ _SUSPECT = link(
 
 
 def make_suspect(job: str, queue: str) -> list[Any]:
-    """Return the command that makes a waiting job of `queue` look as if it alone was blamed for three stalls."""
+    """Return the command that makes a waiting job of `queue` look as if it alone was blamed for three
+    stalls.
+    """
     root, _, name = job.partition("}:job:")
     return ["EVAL", _SUSPECT, 1, f"{root}}}:queues", pack([name, queue])]
 

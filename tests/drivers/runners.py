@@ -63,7 +63,9 @@ class Runner(Protocol):
     """Starts flows."""
 
     async def start(self, workflow: Workflow[Any, Any], given: Any, **options: Any) -> FlowHandle:
-        """Start a flow; options are `meta`, `timeout` and `middleware`. Errors are raised before any step runs."""
+        """Start a flow; options are `meta`, `timeout` and `middleware`. Errors are raised before any step
+        runs.
+        """
         ...
 
     def context(self, **meta: Any) -> AbstractContextManager[None]:

@@ -168,7 +168,9 @@ class Shard:
         return self._calls[worker]
 
     async def run(self, *states: str, text: str = "1", worker: str = "w", **given: Any) -> list[ClaimRow]:
-        """Claim the ready jobs and settle them to `states` in order; the last state is for all further jobs."""
+        """Claim the ready jobs and settle them to `states` in order; the last state is for all
+        further jobs.
+        """
         answer = await self.turn(worker=worker)
         ends = [*states, *[states[-1]] * len(answer.claims)]
         rows = [settle(each, answer.token, ends[i], text, **given) for i, each in enumerate(answer.claims)]
@@ -180,8 +182,8 @@ class Shard:
     ) -> tuple[int, list[str], list[str]]:
         """Rescue, as if workers had reached the server all the time, unless `is_heard` is False.
 
-        Returns the ms until the next rescue, the re-queued ids and the ended ids; `stalls` has the details, and `apart`
-        the ids of damaged jobs that were set apart.
+        Returns the ms until the next rescue, the re-queued ids and the ended ids; `stalls` has the details,
+        and `apart` the ids of damaged jobs that were set apart.
         """
         if is_heard:
             await self.command("HSET", self.shard_key("clock"), "heard", self.now, "grace", 0)
@@ -268,7 +270,9 @@ class Shard:
         return self.store.keys.shard_key(kind)
 
     async def record(self, job: str) -> dict[str, str]:
-        """Return the record, with the state `active` and the token of its holder if somebody holds the job."""
+        """Return the record, with the state `active` and the token of its holder if somebody holds
+        the job.
+        """
         look = await self.store.inspection.job(job)
         texts = {"body": look.body, "result": look.text}
         return look.fields | {name: text for name, text in texts.items() if text}
@@ -296,7 +300,9 @@ class Shard:
         return await self.score("workers", "", worker)
 
     async def members(self, kind: str, name: str = QUEUE) -> list[str]:
-        """Return the members of a sorted set, or the jobs that completed, in order; `name` is empty for a set that each shard has once."""
+        """Return the members of a sorted set, or the jobs that completed, in order; `name` is empty for a set
+        that each shard has once.
+        """
         where = self.key(kind, name) if name else self.shard_key(kind)
         if kind == "completed":
             return [entry[TIME_DIGITS:] for entry in await self.command("LRANGE", where, 0, -1)]

@@ -110,7 +110,9 @@ class TreeDriver:
         return [await self.send(chunk) for chunk in pieces_of(tree, size, reply=reply)][-1]
 
     async def add_alone(self, *trees: Tree, reply: bool = False, emitter: str = "em") -> list[TreeVerdict]:
-        """Add lone roots in one call, as emissions are added; return a verdict on each, like those of `add`."""
+        """Add lone roots in one call, as emissions are added; return a verdict on each, like those of
+        `add`.
+        """
         answers = [
             await add_roots(self.shard.store, trees, reply=reply, emitter=emitter, now=self.shard.now)
             for _ in range(2 if self.repeats else 1)

@@ -1,4 +1,6 @@
-"""The executor alone: whatever a handler does, its job is settled once, or not at all if its lease is lost."""
+"""The executor alone: whatever a handler does, its job is settled once, or not at all if its lease is
+lost.
+"""
 
 from __future__ import annotations
 

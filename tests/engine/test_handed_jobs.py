@@ -1,4 +1,6 @@
-"""Jobs that a worker is handed: they start without a claim, end without a turn, and are let go where they are not its own."""
+"""Jobs that a worker is handed: they start without a claim, end without a turn, and are let go where they are
+not its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Jobs that may kill their process, and must be alone: a worker runs one of them at a time, and starts nothing beside it."""
+"""Jobs that may kill their process, and must be alone: a worker runs one of them at a time, and starts
+nothing beside it.
+"""
 
 from __future__ import annotations
 

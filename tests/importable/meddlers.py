@@ -18,7 +18,9 @@ __all__ = ["break_output", "close_all", "forge", "log_late", "replace_channel"]
 
 
 def close_all(folder: str) -> list[Any]:
-    """Close all low file descriptors, open files in their place, and return the final sizes of these files."""
+    """Close all low file descriptors, open files in their place, and return the final sizes of these
+    files.
+    """
     os.closerange(3, 256)
     files = [Path(folder, str(n)).open("wb") for n in range(20)]  # noqa: SIM115  (left open)
     structlog.get_logger().info("told on the way")

@@ -1,4 +1,6 @@
-"""The history of queues in the server: cells by minute and hour, tallies that count once, what scripts count themselves."""
+"""The history of queues in the server: cells by minute and hour, tallies that count once, what scripts count
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ async def test_a_tally_adds_to_the_minute_and_the_hour_in_which_it_comes(shard: 
 
 
 async def test_a_tally_whose_answer_was_lost_counts_once(shard: Shard) -> None:
-    """`tally-not-answered`: the worker sends the same call again, perhaps in another minute, or a late copy of it comes."""
+    """`tally-not-answered`: the worker sends the same call again, perhaps in another minute, or a late copy
+    of it comes.
+    """
     assert await _tally(shard, 1, {COMPLETED: 3}) == "added"
     shard.now += _MINUTE
     assert await _tally(shard, 1, {COMPLETED: 3}) == "known"

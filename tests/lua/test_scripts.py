@@ -362,9 +362,9 @@ _DYNAMIC = {
     *("shard.key(part[1], queue)", "shard.key(part[1], line.place)"),
     *("shard.key(part[1], line.queue)", "shard.key(look[1], queue)"),
 }
-"""Kinds that a script computes: the helper itself, what retention forgets and what cannot be listed, finished sets, where a
-job to cancel waits, where listed jobs stand, which members of a tree are looked at, a large text beside its record, the
-finished sets of a group, the lists of a shelf."""
+"""Kinds that a script computes: the helper itself, what retention forgets and what cannot be listed, finished
+sets, where a job to cancel waits, where listed jobs stand, which members of a tree are looked at, a large
+text beside its record, the finished sets of a group, the lists of a shelf."""
 
 
 def test_a_script_builds_keys_of_documented_kinds_only() -> None:

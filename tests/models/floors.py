@@ -1,7 +1,7 @@
 """Emitters' floors in the job model: who holds back what ended, and the calls of emitters that change it.
 
-An emitter of the model says its name with each add until the server knows it, and raises its floor only over adds that
-it will not repeat.
+An emitter of the model says its name with each add until the server knows it, and raises its floor only over
+adds that it will not repeat.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class FloorRules:
 
     @rule(emitter=st.sampled_from(EMITTERS), back=st.sampled_from([-5, 0, 0, 1, 1000]))
     def raise_floor(self, emitter: str, back: int) -> None:
-        """The emitter has got all that ended up to some time; one that is ahead was told before the clock was set."""
+        """The emitter has got all that ended up to some time; one that is ahead was told before the clock was
+        set.
+        """
         name, floor, now = f"{emitter}:1", self.model.now - back, self.model.now
         if self.added is not None and self.added[0] == emitter:
             self.added = None  # answered, so it is not repeated

@@ -1,6 +1,7 @@
 """Handing over in the job model: who may be handed a job, what is not confirmed yet, and the calls around it.
 
-Which idle worker gets a job, and whether one does, is the server's choice. The model only says when that is allowed.
+Which idle worker gets a job, and whether one does, is the server's choice. The model only says when that is
+allowed.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class HandRules:
 
     @rule(worker=st.sampled_from(["w", "x"]), confirms=st.sampled_from([True, True, False]))
     def hear(self, worker: str, confirms: bool) -> None:
-        """The blocked read brings a worker its messages; it confirms what was handed to it, or does not get so far."""
+        """The blocked read brings a worker its messages; it confirms what was handed to it, or does not get
+        so far.
+        """
         for message, _ in self.bench.client.zpopmin(self.store.keys.control(worker), 100):
             kind, _, rest = message.partition(":")
             if confirms and kind == "job":
@@ -132,7 +135,9 @@ class HandRules:
     @precondition(lambda self: any(job.token.endswith(":h") for job in self.model.jobs.values()))
     @rule(data=st.data(), text=TEXTS, is_idle=st.booleans(), repeats=st.booleans())
     def settle_handed(self, data: st.DataObject, text: str, is_idle: bool, repeats: bool) -> None:
-        """The short way of a job that was handed over, also where it was not confirmed or is not as simple any more."""
+        """The short way of a job that was handed over, also where it was not confirmed or is not as simple
+        any more.
+        """
         job = data.draw(
             st.sampled_from([each for each in self.model.jobs.values() if each.token.endswith(":h")])
         )

@@ -203,7 +203,9 @@ class JobChecker:
             assert now.zset(place, job.queue)[job.id] == (job.leaves or job.ended), job
 
     def _check_rests(self, queue: str, now: Snapshot) -> None:
-        """A key rests only while so many of its jobs run as may: whoever frees a slot gives it turns again."""
+        """A key rests only while so many of its jobs run as may: whoever frees a slot gives it turns
+        again.
+        """
         running = Counter(
             job.lane for job in self.model.jobs.values() if (job.queue, job.state) == (queue, "active")
         )
@@ -230,7 +232,9 @@ class JobChecker:
             )
 
     def _check_looks(self, now: Snapshot) -> None:
-        """Check that somebody looks at what goes by itself a second after its time, or a second from now, and no later."""
+        """Check that somebody looks at what goes by itself a second after its time, or a second from now, and
+        no later.
+        """
         self.model.looks = now.looks
         for queue, jobs in now.values["leaving"].items():
             first = max(min(jobs.values()), self.model.now) + 1000
@@ -325,7 +329,9 @@ class Wakes:
         self.pools.pop(pool, None)
 
     def turn(self, turn: Turn, answer: TurnAnswer, model: JobModel) -> None:
-        """A worker polled these queues. That uses up its wakes, unless suspects wait that it may not claim."""
+        """A worker polled these queues. That uses up its wakes, unless suspects wait that it may not
+        claim.
+        """
         known = self.known.setdefault(turn.pool, set())
         for name, quota in turn.queues:
             has_suspects = any(job.is_suspect for job in model.waiting(name))

@@ -150,7 +150,9 @@ class JobModel(Leases):
         return kept.answer if kept is not None and kept.turn.call == turn.call else None
 
     def settle(self, turn: Turn) -> list[str]:
-        """Do the first half of a turn: settle jobs and promote due ones. Return the ids whose lease is lost."""
+        """Do the first half of a turn: settle jobs and promote due ones. Return the ids whose lease
+        is lost.
+        """
         self.register(turn.worker.rstrip("+"))
         worker = turn.worker.rstrip("+")
         rows = [

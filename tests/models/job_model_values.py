@@ -58,7 +58,8 @@ class Queue:
 class Job(Stalled):
     """One job.
 
-    `place` orders waiting jobs: by priority, then by a number, which rises, or falls for those that go to the head.
+    `place` orders waiting jobs: by priority, then by a number, which rises, or falls for those that go to the
+    head.
     """
 
     id: str

@@ -43,7 +43,9 @@ class JobPlaces:
         return ["", *(f"@{group}" for group in sorted(queue.groups))]
 
     def waiting(self, queue: str) -> list[Job]:
-        """Return the waiting jobs in the order in which they must be claimed, suspects and then lanes behind."""
+        """Return the waiting jobs in the order in which they must be claimed, suspects and then lanes
+        behind.
+        """
         found = [each for each in self.jobs.values() if (each.queue, each.state) == (queue, "waiting")]
         return sorted(found, key=_line_of)
 
@@ -107,7 +109,9 @@ class JobPlaces:
 
 
 def _line_of(job: Job) -> tuple[int, str, tuple[int, int]]:
-    """Return where a waiting job stands among all of its queue; suspects have their line whatever their key is."""
+    """Return where a waiting job stands among all of its queue; suspects have their line whatever their key
+    is.
+    """
     return (1, "", job.place) if job.is_suspect else (2 if job.lane else 0, job.lane, job.place)
 
 

@@ -1,4 +1,6 @@
-"""Journals, sleep and signals in the job model: what a job says of itself, what wakes it, and the calls around it."""
+"""Journals, sleep and signals in the job model: what a job says of itself, what wakes it, and the calls
+around it.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,9 @@ class JournalRules:
         want=st.sampled_from([0, 1000]),
     )
     def sleep(self: Any, data: st.DataObject, worker: str, delay: int, want: int) -> None:
-        """All that a worker holds sleeps; it knows of all signals, of all but the last one, or listens to none."""
+        """All that a worker holds sleeps; it knows of all signals, of all but the last one, or listens to
+        none.
+        """
         rows: list[SettleRow] = []
         for job in self.model.held_by(worker):
             known = [str(job.story.heard), str(max(0, job.story.heard - 1)), *[""][: delay >= 0]]

@@ -1,4 +1,6 @@
-"""Leases in the job model: who is registered, renewals, rescues, and what was handed over and is taken back."""
+"""Leases in the job model: who is registered, renewals, rescues, and what was handed over and is
+taken back.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ class Leases(Merges):
     def renew(
         self, worker: str, lag: int, leases: Sequence[tuple[str, str]], calls: tuple[int, int]
     ) -> tuple[list[str], list[str], list[str]]:
-        """`calls` are the last turns of both lanes whose answers the worker knows; it gives back what it does not name."""
+        """`calls` are the last turns of both lanes whose answers the worker knows; it gives back what it does
+        not name.
+        """
         self._hear()
         self.lags[worker] = (lag, self.unit + _MEMORY)
         if worker in self.registered:
@@ -103,7 +107,9 @@ class Leases(Merges):
         return [job for job, _ in lost], cancelled, [job.id for job in returned]
 
     def _was_heard(self, job: Job, worker: str, calls: tuple[int, int]) -> bool:
-        """Return whether a worker that does not name a job has heard of it. A job that was handed over has a lease."""
+        """Return whether a worker that does not name a job has heard of it. A job that was handed over has a
+        lease.
+        """
         lane, _, call = job.token.partition(":")
         if call == "h":
             return job.claimed[0] <= self.now - LEASE and (worker, job.id) not in self.hands.open

@@ -1,4 +1,6 @@
-"""Throttled, debounced and kept emissions in the job model, and the rules that emit them in the state machine."""
+"""Throttled, debounced and kept emissions in the job model, and the rules that emit them in the state
+machine.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Merges(JobPlaces):
         return int(row.due) if row.due != "" else self.now
 
     def taken(self, rows: Sequence[AddRow]) -> tuple[Sequence[AddRow], list[AddVerdict]]:
-        """Return the rows that a call takes, up to the first one behind a row that merges with its key, and what the others hear."""
+        """Return the rows that a call takes, up to the first one behind a row that merges with its key, and
+        what the others hear.
+        """
         merged: set[tuple[int, str]] = set()
         for index, row in enumerate(rows):
             if row.meeting > SUPERSEDE:
@@ -248,7 +252,9 @@ class MergeRules:
         is_held_back: bool,
         is_met: bool,
     ) -> None:
-        """Rows come while a worker has what it could claim, mostly one that merges with it, and it settles then."""
+        """Rows come while a worker has what it could claim, mostly one that merges with it, and it settles
+        then.
+        """
         if not is_held_back:  # by a pause or a limit
             self.take_orders_back()
         kept = row._replace(meeting=KEEP_LAST, queue=1, key="k")

@@ -1,4 +1,6 @@
-"""The rows of the scripts that look at whole queues and workers, and of others that name queues or jobs: script and section -> the row."""
+"""The rows of the scripts that look at whole queues and workers, and of others that name queues or jobs:
+script and section -> the row.
+"""
 
 from __future__ import annotations
 

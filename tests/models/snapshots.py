@@ -246,7 +246,9 @@ class Snapshot:
         assert stands == should, "a job stands where its state does not say"
 
     def _check_due(self) -> None:
-        """Check that each queue with delayed jobs stands in `due`, not later than the first of them, and no other."""
+        """Check that each queue with delayed jobs stands in `due`, not later than the first of them, and no
+        other.
+        """
         noted = {name[2:]: score for name, score in self.zset("due").items() if name.startswith("q:")}
         first = {queue: min(jobs.values()) for queue, jobs in self.values["delayed"].items()}
         assert noted.keys() == first.keys()
@@ -280,7 +282,8 @@ class Snapshot:
 
 
 def _check_lanes(values: dict[str, dict[str, Any]], holds: dict[str, Counter[str]]) -> None:
-    """Check that a key is in `turns` or rests exactly while its lane is not empty, and that its numbers are right.
+    """Check that a key is in `turns` or rests exactly while its lane is not empty, and that its numbers are
+    right.
 
     `holds` has for each queue how many holds name each of its limit keys.
     """
@@ -321,7 +324,9 @@ def told_to(stream: list[Any]) -> Counter[tuple[Any, ...]]:
 
 
 def _place_of(record: dict[str, str]) -> str:
-    """Return the list or the set that it must be in; a member that waits for others or has ended is in none."""
+    """Return the list or the set that it must be in; a member that waits for others or has ended is
+    in none.
+    """
     state = record["state"]
     if state == "waiting-children" or (state in ENDED and "root" in record):
         return ""

@@ -1,6 +1,8 @@
-"""The model of stalls: who is blamed for the end of a worker, which jobs are suspects, and which of them may be claimed.
+"""The model of stalls: who is blamed for the end of a worker, which jobs are suspects, and which of them may
+be claimed.
 
-`lib/blame.lua` and `lib/suspects.lua` say the rules; here they stand once more, for the property models to compare.
+`lib/blame.lua` and `lib/suspects.lua` say the rules; here they stand once more, for the property models to
+compare.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Blames:
 def take_stalled(
     leases: dict[str, int], now: int, lease: int, nodes: Iterable[Node]
 ) -> list[tuple[Node, Blame]]:
-    """Take the workers away whose leases ended; return what each held, the longest held first, with its blame."""
+    """Take the workers away whose leases ended; return what each held, the longest held first, with its
+    blame.
+    """
     stalled: list[tuple[Node, Blame]] = []
     for end, worker in sorted((end, worker) for worker, end in leases.items() if end <= now):
         del leases[worker]
@@ -114,7 +118,9 @@ def _is_kept(job: Job, turn: Turn, now: int) -> bool:
 def check_suspects(
     turn: Turn, answer: TurnAnswer, chosen: Sequence[Job], left: dict[str, list[Job]], now: int
 ) -> None:
-    """Check the suspects of a turn. `left` has those that wait behind it in the queues that it may claim from."""
+    """Check the suspects of a turn. `left` has those that wait behind it in the queues that it may claim
+    from.
+    """
     suspects = [job for job in chosen if job.is_suspect]
     caps = [job.crowd for job in suspects]
     assert list(answer.watches) == [WatchRow(job.id, job.crowd, job.fatal) for job in suspects]

@@ -1,4 +1,5 @@
-"""Trees of jobs compared with the tree model: random graphs, calls and losses, all promises checked after each.
+"""Trees of jobs compared with the tree model: random graphs, calls and losses, all promises checked after
+each.
 
 Every call goes through `Store` to the scripts, with times of the test's own. Small by default and
 the same each time; for a long search with new calls: `pytest tests/store/test_tree_model.py

@@ -1,6 +1,7 @@
 """Mixed waits compared with a model: random trees whose jobs wait for children, times and signals together.
 
-It has all rules of `test_tree_model`, and waits beside them; `--hypothesis-profile=long` searches with new calls.
+It has all rules of `test_tree_model`, and waits beside them; `--hypothesis-profile=long` searches with new
+calls.
 """
 
 from __future__ import annotations
@@ -199,7 +200,9 @@ class Waits(Trees):
     @precondition(lambda self: self._held())
     @rule(data=st.data(), repeats=st.booleans(), dies=st.sampled_from([False, False, False, True]))
     def wait(self, data: st.DataObject, repeats: bool, dies: bool) -> None:
-        """A running job waits for new children and others, in one call or several; it may die between them."""
+        """A running job waits for new children and others, in one call or several; it may die between
+        them.
+        """
         self.count += 1
         held = self._held()
         running = [each for each in held if not self.model.is_stopping(each[0])]

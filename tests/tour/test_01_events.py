@@ -1,8 +1,8 @@
 """1. Emit an event, and await what its handler returns.
 
-An event is a name with two types: that of its payload and that of its result. Each emission of it becomes a job
-in the server, and a worker runs the handler for that job. Emitter and worker may be different processes; here they
-are one.
+An event is a name with two types: that of its payload and that of its result. Each emission of it becomes a
+job in the server, and a worker runs the handler for that job. Emitter and worker may be different processes;
+here they are one.
 """
 
 from typing import Annotated

@@ -1,7 +1,8 @@
 """2. A handler that fails is run again, and the emitter gets the error of the last attempt.
 
-An exception that the event declares in `errors` is an answer: it is not retried, and the emitter catches that very
-class. Any other exception is a fault: it is retried, and when no attempt is left the emitter gets a `HandlerError`.
+An exception that the event declares in `errors` is an answer: it is not retried, and the emitter catches that
+very class. Any other exception is a fault: it is retried, and when no attempt is left the emitter gets a
+`HandlerError`.
 """
 
 import pytest

@@ -1,7 +1,7 @@
 """3. There are two timeouts: how long an attempt may run, and how long the emitter waits.
 
-After its `timeout` a handler is cancelled, and its attempt has failed. After its `reply_timeout` an emitter stops
-waiting, but the job goes on: any process can ask for the result later, by the id of the job.
+After its `timeout` a handler is cancelled, and its attempt has failed. After its `reply_timeout` an emitter
+stops waiting, but the job goes on: any process can ask for the result later, by the id of the job.
 """
 
 import asyncio

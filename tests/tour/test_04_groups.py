@@ -1,7 +1,8 @@
 """4. Several parts of a program handle the same event, each as a group.
 
 Every group gets every emission once, as a job with its own retries. The emitter gets the result of the group
-`default`, which is that of a handler without a `group`. A failure in another group does not reach the emitter.
+`default`, which is that of a handler without a `group`. A failure in another group does not reach the
+emitter.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """5. An emission can be delayed, cancelled, or sent twice without harm.
 
-A delayed job waits in the server, so that it runs even if its emitter has ended. Emissions with the same idempotency
-key become one job, so that a repeated request has no second effect.
+A delayed job waits in the server, so that it runs even if its emitter has ended. Emissions with the same
+idempotency key become one job, so that a repeated request has no second effect.
 """
 
 from datetime import UTC, datetime, timedelta

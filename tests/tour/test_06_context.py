@@ -1,7 +1,8 @@
 """6. Handlers emit events too, and everything that one request causes has one correlation id.
 
-`provider.context` sets this id, and facts about the request, such as the tenant. Every emission carries both to its
-handler, and the handler's own emissions carry them on, also into other processes. The logs have the id too.
+`provider.context` sets this id, and facts about the request, such as the tenant. Every emission carries both
+to its handler, and the handler's own emissions carry them on, also into other processes. The logs have the id
+too.
 """
 
 import msgspec

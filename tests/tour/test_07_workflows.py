@@ -1,7 +1,8 @@
 """7. A workflow is a graph of steps. Each step is a job, so any worker may run it.
 
-A step runs after the one defined before it, or after those that `after` names; steps with the same `after` run in
-parallel. A step is skipped if its `when` is false. The result of a step is recorded, and later steps read it, typed.
+A step runs after the one defined before it, or after those that `after` names; steps with the same `after`
+run in parallel. A step is skipped if its `when` is false. The result of a step is recorded, and later steps
+read it, typed.
 """
 
 import msgspec

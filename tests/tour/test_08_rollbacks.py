@@ -1,7 +1,7 @@
 """8. When a step fails for good, the rollbacks of the completed steps undo their work (a saga).
 
-A rollback belongs to one step and receives its result. Rollbacks run in reverse order, and they are retried and
-recorded like steps. The error names the step that failed, and says whether everything was undone.
+A rollback belongs to one step and receives its result. Rollbacks run in reverse order, and they are retried
+and recorded like steps. The error names the step that failed, and says whether everything was undone.
 """
 
 import pytest

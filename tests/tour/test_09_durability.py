@@ -1,8 +1,8 @@
 """9. A flow outlives its worker: the next worker continues after the last recorded step.
 
-Here the worker and the server stop in the middle of a step, and both start again. The recorded step does not run
-again; the interrupted one does. After a `kill -9` the next worker does the same as soon as the lease of the dead one
-has expired: `examples/checkout_killed.py` shows it.
+Here the worker and the server stop in the middle of a step, and both start again. The recorded step does not
+run again; the interrupted one does. After a `kill -9` the next worker does the same as soon as the lease of
+the dead one has expired: `examples/checkout_killed.py` shows it.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """10. Any process can look at a flow and cancel it, if it has the id of the flow.
 
-A handle has the state of each step in its `report`, and its `cancel` stops the flow and rolls it back. The command
-line does the same, without your code: `eventbus flows list`, `show ID` and `cancel ID`.
+A handle has the state of each step in its `report`, and its `cancel` stops the flow and rolls it back. The
+command line does the same, without your code: `eventbus flows list`, `show ID` and `cancel ID`.
 """
 
 import asyncio

@@ -1,5 +1,7 @@
 # pyright: reportUnnecessaryTypeIgnoreComment=true
-"""The types of steps that wait, of hooks around steps, and of failures that are ignored; nothing here is run."""
+"""The types of steps that wait, of hooks around steps, and of failures that are ignored; nothing here
+is run.
+"""
 
 from __future__ import annotations
 

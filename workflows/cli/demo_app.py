@@ -1,4 +1,6 @@
-"""The worker of the demo's flows. Only its process imports this, because it makes a provider, which raises for a wrong setting."""
+"""The worker of the demo's flows. Only its process imports this, because it makes a provider, which raises
+for a wrong setting.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The flows of `eventbus demo --dashboard`: a checkout, of which every third is undone because the parcel cannot be sent."""
+"""The flows of `eventbus demo --dashboard`: a checkout, of which every third is undone because the parcel
+cannot be sent.
+"""
 
 from __future__ import annotations
 

@@ -38,10 +38,12 @@ def draw_graph(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     url: UrlOption = None,
 ) -> int:
-    """Draw a workflow of a program as Mermaid text, or with --id a flow and its states, which needs no program.
+    """Draw a workflow of a program as Mermaid text, or with --id a flow and its states, which needs no
+    program.
 
-    Of a durable function these are the calls in the order of its code; of a flow of it, those that it has made. Of a state
-    machine these are its places, with its transitions; of a flow of it, with the place where it stands.
+    Of a durable function these are the calls in the order of its code; of a flow of it, those that it has
+    made. Of a state machine these are its places, with its transitions; of a flow of it, with the place where
+    it stands.
     """
     if flow_id is not None:
         if place is not None or version is not None:

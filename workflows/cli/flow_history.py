@@ -99,7 +99,8 @@ def export_flows(
 ) -> int:
     """Write what flows of durable functions have recorded, a file each, for `workflows.testing.replay`.
 
-    The name of a file is the id of its flow; `+` stands for the `/` in the id of a flow that is nested in another.
+    The name of a file is the id of its flow; `+` stands for the `/` in the id of a flow that is nested in
+    another.
     """
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -128,7 +129,9 @@ def _warn_of(flow_id: str, damage: str) -> None:
 
 
 def _file_of(flow_id: str) -> str:
-    """Return the name of a flow's file; the id of a nested flow has slashes, and may be longer than a file's name."""
+    """Return the name of a flow's file; the id of a nested flow has slashes, and may be longer than a file's
+    name.
+    """
     name = flow_id.replace("/", "+")
     if len(name) > _FILE_NAME:
         name = f"{name[:_FILE_NAME]}+{hashlib.sha256(flow_id.encode()).hexdigest()[:16]}"

@@ -1,4 +1,6 @@
-"""`eventbus flows signal`, `trigger` and `waiting`: tell a flow what it waits for, and see which flows wait."""
+"""`eventbus flows signal`, `trigger` and `waiting`: tell a flow what it waits for, and see which
+flows wait.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,10 @@ _TRIGGER = "!"  # begins the names of triggers, as those of their signals
 class Waiting(msgspec.Struct, frozen=True):
     """One line: a flow, the position of the call or the name of the step, and what it waits for.
 
-    `root_id` is the flow that a program started: the same one, or the one that this flow is nested in. Times are Unix times in ms,
-    0 for none. A parked flow has a line of its own, without a call: it waits for a worker that can run it, and `parked` says why. A state
-    machine that stands has one, too: it waits for a retry, and `error` says why.
+    `root_id` is the flow that a program started: the same one, or the one that this flow is nested in. Times
+    are Unix times in ms, 0 for none. A parked flow has a line of its own, without a call: it waits for a
+    worker that can run it, and `parked` says why. A state machine that stands has one, too: it waits for a
+    retry, and `error` says why.
     """
 
     flow_id: str
@@ -108,9 +111,11 @@ def send_trigger(
     ] = None,
     url: UrlOption = None,
 ) -> int:
-    """Fire a transition of a state machine that waits for it; it is refused if the place of the machine does not accept it.
+    """Fire a transition of a state machine that waits for it; it is refused if the place of the machine does
+    not accept it.
 
-    Ends when the trigger is recorded. With --app a payload that does not fit is refused; else the worker judges it.
+    Ends when the trigger is recorded. With --app a payload that does not fit is refused; else the worker
+    judges it.
     """
     value = _read_json(payload)
     if app is not None:
@@ -172,7 +177,8 @@ def list_waiting(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     url: UrlOption = None,
 ) -> int:
-    """List what the open flows wait for: signals, times, workers and retries; with --json an object on a line.
+    """List what the open flows wait for: signals, times, workers and retries; with --json an object on a
+    line.
 
     Flows that are nested in others are among them.
     """

@@ -1,7 +1,7 @@
 """`eventbus flows`: lists, shows, follows, cancels, retries and removes the flows of workflows.
 
-Only `check`, `graph` and the option `--app` import the program: the others read everything from the server, and a worker that has the workflow runs a
-retry.
+Only `check`, `graph` and the option `--app` import the program: the others read everything from the server,
+and a worker that has the workflow runs a retry.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ app: typer.Typer = typer.Typer(cls=_Group, help="The flows of workflows.", rich_
 
 @app.callback()
 def flows() -> None:
-    """List flows, look at one, draw it, cancel or retry it, tell it what it waits for, and check code against them."""
+    """List flows, look at one, draw it, cancel or retry it, tell it what it waits for, and check code against
+    them.
+    """
 
 
 @app.command("list")
@@ -145,8 +147,8 @@ def retry_flow(
 ) -> int:
     """Run a flow that has ended once more: a failed one is resumed, a completed one runs from its start.
 
-    A state machine that stands with an error runs again the transition that failed. With --target and without --app its
-    worker judges the place: `eventbus flows show` says if it refused.
+    A state machine that stands with an error runs again the transition that failed. With --target and without
+    --app its worker judges the place: `eventbus flows show` says if it refused.
     """
     if from_start and resume:
         raise CommandError("expected either --from-start or --resume, got both")

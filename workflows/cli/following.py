@@ -1,8 +1,10 @@
-"""`eventbus flows follow`: prints what becomes of one flow, until it ends, or waits for somebody where nobody looks.
+"""`eventbus flows follow`: prints what becomes of one flow, until it ends, or waits for somebody where nobody
+looks.
 
-The report is read again and again, because a local flow records its steps in its journal, which nobody watches. Of a step of
-such a flow the server hears when an attempt ends, so that is when it is told. What must always hold: each state that is seen is
-printed once, the end of the flow last; a server that is away is waited for.
+The report is read again and again, because a local flow records its steps in its journal, which nobody
+watches. Of a step of such a flow the server hears when an attempt ends, so that is when it is told. What must
+always hold: each state that is seen is printed once, the end of the flow last; a server that is away is
+waited for.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ _ASLEEP = {"delayed", "waiting-children"}
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of a step, or without a `step` of the flow. A step inside a sub-workflow has its path.
 
-    `waits_for` is the signal that `flow_id` waits for: the flow, or one that is nested in it. `by` is `trigger` for a transition
-    of a state machine.
+    `waits_for` is the signal that `flow_id` waits for: the flow, or one that is nested in it. `by` is
+    `trigger` for a transition of a state machine.
     """
 
     at_ms: int
@@ -107,7 +109,9 @@ class Follower:
             self._print(line)
 
     async def _tell_waits(self, jobs: JobClient) -> int | None:
-        """Print the signals that the flow waits for. Return an exit code if it waits for these or a retry alone, and nobody looks."""
+        """Print the signals that the flow waits for. Return an exit code if it waits for these or a retry
+        alone, and nobody looks.
+        """
         is_asleep, has_waits = True, False
         async for flow in flows_within(jobs, self._flow_id):
             is_asleep = is_asleep and flow.fields.get("state", "") in _ASLEEP
@@ -146,14 +150,17 @@ def follow_flow(
 ) -> None:
     """Print what becomes of a flow and its steps until it ends: 0 if it completed, 1 if not.
 
-    Where the output is no terminal, it ends with 3 as soon as the flow only waits for a signal, or for a retry.
+    Where the output is no terminal, it ends with 3 as soon as the flow only waits for a signal, or for a
+    retry.
     """
     code = ask_flows(url, lambda flows: Follower(flows, flow_id, as_json=as_json).follow(), reads_only=True)
     raise typer.Exit(code)
 
 
 def _leaves(tree: FlowTree, path: str = "") -> Iterator[tuple[str, StepReport]]:
-    """Yield the steps that are no sub-workflows, each with its path. Of several runs of a sub-workflow the last one counts."""
+    """Yield the steps that are no sub-workflows, each with its path. Of several runs of a sub-workflow the
+    last one counts.
+    """
     for name, step in tree.report.steps.items():
         nested = tree.nested.get(name)
         if nested:

@@ -1,4 +1,6 @@
-"""Workflows that nobody knows: a reading command that found no flow asks whether the server has such a workflow at all."""
+"""Workflows that nobody knows: a reading command that found no flow asks whether the server has such a
+workflow at all.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _PREFIX = flow_queue("")
 
 
 async def check_known_workflow(flows: WorkflowProvider, workflow: str) -> None:
-    """Raise CommandError with the server and the names that are close, if no worker serves the workflow and it has no flows."""
+    """Raise CommandError with the server and the names that are close, if no worker serves the workflow and
+    it has no flows.
+    """
     provider = flows.provider
     queues = {*await provider.inspector.queue_names(), *await provider.jobs.root_queues()}
     names = [name.removeprefix(_PREFIX) for name in queues if name.startswith(_PREFIX)]

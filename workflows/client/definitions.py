@@ -1,6 +1,7 @@
 """The definitions that a provider knows, with their codecs: what encodes an input, and decodes an outcome.
 
-What must always hold: what a caller gives is a definition that is registered here, before anything is encoded with it.
+What must always hold: what a caller gives is a definition that is registered here, before anything is encoded
+with it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Definitions:
         self._codecs: dict[int, Codecs | DurableCodecs] = {}
 
     def registered(self, given: AnyWorkflow[Any, Any]) -> AnyDefinition:
-        """Return the definition of what a caller gives. Raises DefinitionError if it is not registered here."""
+        """Return the definition of what a caller gives. Raises DefinitionError if it is not
+        registered here.
+        """
         known = definition_of(given, "a workflow to execute")
         registry = self._registry
         if not any(each is known for each in (*registry, *registry.durables, *registry.machines)):
@@ -81,7 +84,9 @@ class Definitions:
             raise UsageError(f"{machine.where} has no place {shown(place)}; its places: {known}")
 
     def reading(self, workflow: str) -> FlowOutcomeDecoder:
-        """Return what decodes the outcomes of the workflow of this name, untyped if that is not registered here."""
+        """Return what decodes the outcomes of the workflow of this name, untyped if that is not registered
+        here.
+        """
         registry = self._registry
         known = registry.durable(workflow) or registry.machine(workflow)
         if known is not None:

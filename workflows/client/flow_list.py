@@ -1,11 +1,13 @@
 """Listing flows: the newest ones, or all of them a page at a time.
 
-    open flows, the last added first -> ended ones, the last ended first -> ended ones that go at a time of their own
+    open flows, the last added first -> ended ones, the last ended first -> ended ones that go at a time of
+    their own
 
-What must always hold: a page begins behind the last flow of the page before, by the place of that flow, so no flow is missed
-or listed twice, however many come and go meanwhile. A flow that ends while somebody pages moves to a later part of the list: it
-may be listed once more, as it is then. A filter looks at a bounded number of flows for one page; a page says how many it has seen, and
-leads on. A record that cannot be read costs only its own line.
+What must always hold: a page begins behind the last flow of the page before, by the place of that flow, so no
+flow is missed or listed twice, however many come and go meanwhile. A flow that ends while somebody pages
+moves to a later part of the list: it may be listed once more, as it is then. A filter looks at a bounded
+number of flows for one page; a page says how many it has seen, and leads on. A record that cannot be read
+costs only its own line.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ class FlowList:
     async def page(
         self, workflow: str | None, *, state: str | None, limit: int, cursor: str, most: int, deadline: float
     ) -> FlowPage:
-        """Return a page of the flows behind `cursor`, after a look at `most` of them. Raises DefinitionError for a bad cursor."""
+        """Return a page of the flows behind `cursor`, after a look at `most` of them. Raises DefinitionError
+        for a bad cursor.
+        """
         part, place = _read_cursor(cursor)
         queues = await self._queues(workflow, deadline)
         found: list[FlowSummary] = []
@@ -222,7 +226,8 @@ def version_of(message: FlowMessage, page: TreePage, history: GraphHistory) -> s
 
 
 def step_of(flow_id: str, message: FlowMessage, member: str, *, of_flow: bool = False) -> str | None:
-    """Return the step of a member, by its id; None if the member does not count in this run or is of the other kind.
+    """Return the step of a member, by its id; None if the member does not count in this run or is of the
+    other kind.
 
     The kinds are the jobs of steps, and with `of_flow` the flows of sub-workflows.
     """

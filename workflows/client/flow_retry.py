@@ -2,12 +2,13 @@
 
     read the root and its last run's records -> find the steps that still count -> begin the run, in one call
 
-The root runs again like that of a bare flow: it runs or adds the steps itself, in a worker that has the flow's
-version, so the caller of the retry needs no definition.
+The root runs again like that of a bare flow: it runs or adds the steps itself, in a worker that has the
+flow's version, so the caller of the retry needs no definition.
 
-What must always hold: a resumed flow does not run a step again that completed, or whose failure was ignored, and that was
-not undone. The record of that step stays where it is (`FlowMessage.kept`), and so does that of an item of a step. If several
-callers retry at the same time, only one begins the run, because the server checks the number of the last run.
+What must always hold: a resumed flow does not run a step again that completed, or whose failure was ignored,
+and that was not undone. The record of that step stays where it is (`FlowMessage.kept`), and so does that of
+an item of a step. If several callers retry at the same time, only one begins the run, because the server
+checks the number of the last run.
 
 Crash windows: `asker-dies` (before the call: nothing happened; after it: the flow runs), `not-answered` (the
 same call is sent again, and gets the same answer), `worker-dies-adding-steps` (the root runs again; adding a
@@ -47,11 +48,10 @@ async def retry_flow(
     """Begin the next run of a flow; return its number.
 
     If `resume` is true, steps that completed and were not undone keep their records; if it is false, all
-    steps run. None runs a completed flow from the start, and resumes any other. A `run` that is not the last one is
-    refused as if that run had not ended. A state machine that has not ended is told to run again what failed, or to move to
-    `target`. `deadline` is a time of the
-    monotonic clock. Raises FlowNotEnded, UnknownJob, UsageError for the flow of a sub-workflow, StoreError,
-    and StoreUnavailable past the deadline.
+    steps run. None runs a completed flow from the start, and resumes any other. A `run` that is not the last
+    one is refused as if that run had not ended. A state machine that has not ended is told to run again what
+    failed, or to move to `target`. `deadline` is a time of the monotonic clock. Raises FlowNotEnded,
+    UnknownJob, UsageError for the flow of a sub-workflow, StoreError, and StoreUnavailable past the deadline.
     """
     page = await jobs.look(flow_id, listed="done", limit=0, deadline=deadline)
     if not page.root:
@@ -103,7 +103,9 @@ async def retry_flow(
 async def _retry_standing(
     jobs: JobClient, flow_id: str, page: TreePage, *, resume: bool | None, target: str | None
 ) -> None:
-    """Have a state machine that has not ended run again what failed, or move to `target`. Raises FlowNotEnded, SignalRefused."""
+    """Have a state machine that has not ended run again what failed, or move to `target`. Raises
+    FlowNotEnded, SignalRefused.
+    """
     state = status_of(page.root).state
     if resume is False:
         raise FlowNotEnded(
@@ -129,7 +131,9 @@ def _kept_of(
 
 
 def _kept_in(history: GraphHistory, last: FlowMessage) -> dict[str, int]:
-    """Return the steps of a local flow whose entries still count, as `_find_kept` does, and the items and lists of others."""
+    """Return the steps of a local flow whose entries still count, as `_find_kept` does, and the items and
+    lists of others.
+    """
     paths = [path.partition("/")[0] for path, failure in history.undone.items() if not failure]
     undone = {*paths, *(split_item(path)[0] for path in paths)}
     done = [name for name in history.order if history.steps[name].last.kind == "step" and name not in undone]

@@ -240,17 +240,18 @@ class FlowHandle(Generic[O]):
         trigger_id: str | None = None,
         call_timeout: Duration | None = None,
     ) -> None:
-        """Fire a transition of a state machine that waits, such as `Review.approve`; return once the trigger is recorded.
+        """Fire a transition of a state machine that waits, such as `Review.approve`; return once the trigger
+        is recorded.
 
-        It is recorded only if the place of the machine accepts it now, and then the place is closed: of two triggers one fires.
-        Of several with the same `trigger_id`, which has no spaces, one counts, as long as it is one of the last 16 triggers that the
-        flow has taken. A name in place of a transition needs no definition here; its payload
-        is then checked by the worker. If the guard of the transition is false, or the payload does not fit there, the report of
-        the flow says `refused`, and the machine stays.
+        It is recorded only if the place of the machine accepts it now, and then the place is closed: of two
+        triggers one fires. Of several with the same `trigger_id`, which has no spaces, one counts, as long as
+        it is one of the last 16 triggers that the flow has taken. A name in place of a transition needs no
+        definition here; its payload is then checked by the worker. If the guard of the transition is false,
+        or the payload does not fit there, the report of the flow says `refused`, and the machine stays.
 
-        Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload that does not fit,
-        UsageError for a `trigger_id` of more than 256 bytes, SignalRefused if the machine does not accept it now, or has ended;
-        UnknownJob, StoreError. Nothing is changed then.
+        Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload
+        that does not fit, UsageError for a `trigger_id` of more than 256 bytes, SignalRefused if the machine
+        does not accept it now, or has ended; UnknownJob, StoreError. Nothing is changed then.
         """
         known = self._reading.definition
         machine = known if isinstance(known, MachineDefinition) else None
@@ -273,14 +274,15 @@ class FlowHandle(Generic[O]):
     ) -> None:
         """Run the flow again, as `WorkflowProvider.retry` does; return once that is recorded.
 
-        A state machine that has not ended runs the transition again that failed, or with `target` moves to that place first.
-        Raises FlowNotEnded, UsageError, UnknownJob, StoreError.
+        A state machine that has not ended runs the transition again that failed, or with `target` moves to
+        that place first. Raises FlowNotEnded, UsageError, UnknownJob, StoreError.
         """
         await self._reporter.retry(self._id, resume, target=target, call_timeout=call_timeout)
         self._emission = None  # its outcome would be that of the run before
 
     async def state(self) -> Any:
-        """Return what the flow's code set last as `ctx.state`, in the type of its definition; None before that.
+        """Return what the flow's code set last as `ctx.state`, in the type of its definition; None before
+        that.
 
         Of a state machine it is the state behind the last move.
 

@@ -1,9 +1,10 @@
 """The records of many flows, read from the server: those that programs started, and those nested in them.
 
-A nested flow is listed nowhere: the flow that started it knows it. So its root is read first, then what that has started.
+A nested flow is listed nowhere: the flow that started it knows it. So its root is read first, then what that
+has started.
 
-What must always hold: lists are read a page at a time, and of an open flow only the nested flows that are open; of ended
-ones the newest alone. A record that cannot be read costs only its own flow.
+What must always hold: lists are read a page at a time, and of an open flow only the nested flows that are
+open; of ended ones the newest alone. A record that cannot be read costs only its own flow.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _AT_ONCE = 20  # flows that are read side by side
 
 
 class FlowRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server has of one flow. `root_id` is the flow that a program started, and that this one belongs to.
+    """What the server has of one flow. `root_id` is the flow that a program started, and that this one
+    belongs to.
 
     `damage` says why the flow cannot be read; then there are no entries.
     """
@@ -81,9 +83,11 @@ async def read_history(jobs: JobClient, flow_id: str) -> FlowHistory | None:
 async def histories_of(
     jobs: JobClient, names: Collection[str] = (), *, ended: bool
 ) -> AsyncIterator[FlowHistory | FlowRecord]:
-    """Yield the histories of all open flows of some durable functions, or of all; with `ended` also of the newest ended ones.
+    """Yield the histories of all open flows of some durable functions, or of all; with `ended` also of the
+    newest ended ones.
 
-    Flows that are nested in others are among them. Yields the record of a flow that is damaged. Raises StoreError.
+    Flows that are nested in others are among them. Yields the record of a flow that is damaged. Raises
+    StoreError.
     """
     count: Counter[str] = Counter()
     async for flow in recorded_flows(jobs, names, ended=ended):
@@ -176,7 +180,9 @@ async def read_record(jobs: JobClient, flow_id: str) -> FlowRecord:
 async def _read(
     jobs: JobClient, flow_id: str, names: Collection[str] = (), *, root_id: str
 ) -> FlowRecord | None:
-    """Return the record of a flow; None if it is not there, or if neither it nor a nested one has one of `names`."""
+    """Return the record of a flow; None if it is not there, or if neither it nor a nested one has one of
+    `names`.
+    """
     try:
         page = await jobs.look(flow_id, limit=0)
         if not page.root or (names and not page.total and workflow_of(flow_id) not in names):

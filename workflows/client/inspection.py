@@ -101,7 +101,9 @@ class FlowInspector:
         return msgspec.structs.replace(tree, report=await self._with_around(tree.report, deadline))
 
     async def _with_around(self, report: FlowReport, deadline: float) -> FlowReport:
-        """Return the report of a flow with what the flow around it has undone. One that has not completed undoes its own steps."""
+        """Return the report of a flow with what the flow around it has undone. One that has not completed
+        undoes its own steps.
+        """
         if report.state != "completed":
             return report
         found = await rollbacks_around(self._jobs, report.flow_id, deadline)

@@ -1,7 +1,9 @@
-"""Looking at many flows, at the graphs of flows and definitions, and at what flows wait for: a part of a provider of workflows.
+"""Looking at many flows, at the graphs of flows and definitions, and at what flows wait for: a part of a
+provider of workflows.
 
-What must always hold: nothing here changes a flow but `signal`; what is read of many flows is bounded, and says if it was cut. The
-graph of a version is that of the definition that is registered here, otherwise the one that a worker told at its start.
+What must always hold: nothing here changes a flow but `signal`; what is read of many flows is bounded, and
+says if it was cut. The graph of a version is that of the definition that is registered here, otherwise the
+one that a worker told at its start.
 """
 
 from __future__ import annotations
@@ -74,11 +76,13 @@ class FlowLooks:
         cursor: str = "",
         call_timeout: Duration | None = None,
     ) -> FlowPage:
-        """Return a page of all flows, or of those of one workflow or in one `state`; with a `cursor` the page behind another one.
+        """Return a page of all flows, or of those of one workflow or in one `state`; with a `cursor` the page
+        behind another one.
 
-        Open flows come first, then ended ones; the newest first in both. All pages together have each flow once; one that
-        ends meanwhile may come once more, as it is then. With a filter a page has looked at 500 flows at most: it may have
-        none, and a cursor. Raises DefinitionError for a bad cursor, StoreError.
+        Open flows come first, then ended ones; the newest first in both. All pages together have each flow
+        once; one that ends meanwhile may come once more, as it is then. With a filter a page has looked at
+        500 flows at most: it may have none, and a cursor. Raises DefinitionError for a bad cursor,
+        StoreError.
         """
         deadline = self._jobs.settings.deadline(call_timeout)
         return await self._lists.page(
@@ -95,10 +99,11 @@ class FlowLooks:
     ) -> Graph:
         """Return the graph of a flow with the states of its parts.
 
-        What follows what is known of workflows that are registered here, or that a worker served within 90 days; otherwise the
-        graph has no edges, and says so. That of a durable function has the calls that it has recorded, and that of a state machine
-        its places, with its state at the one where it stands. `folded`: more than twelve parts between the
-        same neighbours are one node, and there are 300 at most. `tree` is the flow, if it has been read. Raises UnknownJob, StoreError.
+        What follows what is known of workflows that are registered here, or that a worker served within 90
+        days; otherwise the graph has no edges, and says so. That of a durable function has the calls that it
+        has recorded, and that of a state machine its places, with its state at the one where it stands.
+        `folded`: more than twelve parts between the same neighbours are one node, and there are 300 at most.
+        `tree` is the flow, if it has been read. Raises UnknownJob, StoreError.
         """
         found = tree or await self._inspection.tree(
             check_flow_id(flow_id), self._definitions.find_codecs, call_timeout=call_timeout
@@ -114,7 +119,9 @@ class FlowLooks:
     async def definition(
         self, workflow: str, version: str | None = None, *, call_timeout: Duration | None = None
     ) -> Graph | None:
-        """Return the graph of a workflow in a version, by default the one registered last; None if nobody has told it."""
+        """Return the graph of a workflow in a version, by default the one registered last; None if nobody has
+        told it.
+        """
         if (known := self._registry.graph(workflow, version)) is not None:
             return known
         if version is None:
@@ -130,7 +137,9 @@ class FlowLooks:
         return self._graphs[place]
 
     async def waits(self, flow_id: str, *, call_timeout: Duration | None = None) -> list[FlowWait]:
-        """Return what an open flow waits for, the oldest wait first; nothing if it does not wait. Raises UnknownJob, StoreError."""
+        """Return what an open flow waits for, the oldest wait first; nothing if it does not wait. Raises
+        UnknownJob, StoreError.
+        """
         async with asyncio.timeout(self._jobs.settings.deadline(call_timeout) - clock.monotonic()):
             record = await read_record(self._jobs, check_flow_id(flow_id))
             found = await open_waits(self._jobs, record)

@@ -1,4 +1,6 @@
-"""What open flows wait for: signals, triggers and times, read from their journals, or from the snapshots of state machines."""
+"""What open flows wait for: signals, triggers and times, read from their journals, or from the snapshots of
+state machines.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ __all__ = ["open_waits"]
 
 
 async def open_waits(jobs: JobClient, flow: FlowRecord) -> Sequence[Entry]:
-    """Return the entry of each wait and sleep of a flow that is open; of one that is being stopped none count.
+    """Return the entry of each wait and sleep of a flow that is open; of one that is being stopped none
+    count.
 
-    Of a flow whose steps are jobs these are the waits for signals alone. A state machine that stands with an error has an entry `failed`
-    besides: it waits for a retry. Raises StoreCorrupt, StoreError.
+    Of a flow whose steps are jobs these are the waits for signals alone. A state machine that stands with an
+    error has an entry `failed` besides: it waits for a retry. Raises StoreCorrupt, StoreError.
     """
     if flow.has_ended or flow.fields.get("stop"):
         return ()

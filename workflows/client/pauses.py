@@ -1,4 +1,6 @@
-"""The pauses and limits of workflows: a provider of workflows orders them for the queue of a workflow, or of one step."""
+"""The pauses and limits of workflows: a provider of workflows orders them for the queue of a workflow, or of
+one step.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,19 @@ class FlowPauses:
         by: str | None = None,
         call_timeout: Duration | None = None,
     ) -> None:
-        """Pause a workflow, of which the name is enough: no worker begins its flows, or goes on with one, until `resume`.
+        """Pause a workflow, of which the name is enough: no worker begins its flows, or goes on with one,
+        until `resume`.
 
-        A flow that a worker runs now goes on to its end, or until it waits without a worker; jobs of spread steps run.
-        Flows can be started, cancelled and sent signals.
+        A flow that a worker runs now goes on to its end, or until it waits without a worker; jobs of spread
+        steps run. Flows can be started, cancelled and sent signals.
 
-        With `step`, pause this step alone: no worker begins an attempt of it, or an item, later than a second after this
-        returns. What runs ends, other steps go on, and flows wait for the step without a worker. Its rollback still runs.
+        With `step`, pause this step alone: no worker begins an attempt of it, or an item, later than a second
+        after this returns. What runs ends, other steps go on, and flows wait for the step without a worker.
+        Its rollback still runs.
 
-        `reason`, `by` and the time are kept and shown, as by `EventProvider.pause`. Raises DefinitionError for a step that
-        runs no function of its own, and for a name that a registered workflow does not have; StoreError, ProviderStopped.
+        `reason`, `by` and the time are kept and shown, as by `EventProvider.pause`. Raises DefinitionError
+        for a step that runs no function of its own, and for a name that a registered workflow does not have;
+        StoreError, ProviderStopped.
         """
         queue = self._queue_of(workflow, step)
         await self.provider.pause(queue, reason=reason, by=by, call_timeout=call_timeout)
@@ -55,7 +60,8 @@ class FlowPauses:
         step: Step[Any, Any] | str | None = None,
         call_timeout: Duration | None = None,
     ) -> None:
-        """Let workers run the flows of a paused workflow, or a paused `step`, again. Does nothing if it is not paused.
+        """Let workers run the flows of a paused workflow, or a paused `step`, again. Does nothing if it is
+        not paused.
 
         Raises as `pause`.
         """
@@ -69,10 +75,12 @@ class FlowPauses:
         step: Step[Any, Any] | str | None = None,
         call_timeout: Duration | None = None,
     ) -> None:
-        """Set the limit of a workflow, or of a `step` that was defined with a limit or a concurrency, in the whole fleet.
+        """Set the limit of a workflow, or of a `step` that was defined with a limit or a concurrency, in the
+        whole fleet.
 
-        It holds over what the definition says, and over restarts; None takes it back. A limit of a workflow counts the
-        flows that workers run, and not those that wait without one. Raises DefinitionError, StoreError, ProviderStopped.
+        It holds over what the definition says, and over restarts; None takes it back. A limit of a workflow
+        counts the flows that workers run, and not those that wait without one. Raises DefinitionError,
+        StoreError, ProviderStopped.
         """
         queue = self._queue_of(workflow, step)
         check_limit(limit, f"queue {queue!r}")

@@ -1,8 +1,8 @@
 """What the flow around a nested flow has undone of it.
 
-The steps of a sub-workflow that completed are undone as steps of the flow around it, and recorded there, under the path of the
-sub-workflow. What must always hold: a record around it that is gone or cannot be read leaves the report of the nested flow as
-it is.
+The steps of a sub-workflow that completed are undone as steps of the flow around it, and recorded there,
+under the path of the sub-workflow. What must always hold: a record around it that is gone or cannot be read
+leaves the report of the nested flow as it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ __all__ = ["rollbacks_around"]
 
 
 async def rollbacks_around(jobs: JobClient, flow_id: str, deadline: float) -> list[RollbackReport]:
-    """Return the rollbacks of a flow that the flows around it have run, in running order, by the paths of its own steps."""
+    """Return the rollbacks of a flow that the flows around it have run, in running order, by the paths of its
+    own steps.
+    """
     place = parent_of(flow_id)
     if place is None:
         return []

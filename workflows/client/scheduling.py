@@ -1,7 +1,8 @@
 """Schedules of flows: each slot of a schedule starts one flow of a workflow or of a durable function.
 
-`provider.schedules` has the schedules of flows and of events alike: it lists them, changes them and removes them.
-What must always hold: the flow of a slot follows from the schedule and the slot alone, so it exists once.
+`provider.schedules` has the schedules of flows and of events alike: it lists them, changes them and removes
+them. What must always hold: the flow of a slot follows from the schedule and the slot alone, so it exists
+once.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ class FlowSchedules:
         flows.schedules.cron("0 3 * * *", report, id="nightly", tz="Europe/Berlin", input=Report("all"))   # declared
         await flows.schedules.add(report, id="nightly:acme", cron="0 3 * * *", input=Report("acme"))
 
-    The workflow is registered before. The options, and when a declared one is made, are those of `provider.schedules`, which
-    also finds, pauses, lists and removes the schedules made here. The meta of a flow has the `schedule` and the `slot`, in
-    Unix ms, beside what `meta` says. A flow has the workflow's timeout. A flow of a durable function or of a
-    state machine has the version that is registered when the
-    schedule is made; for a workflow the worker that starts the flow chooses it. Each method raises DefinitionError for
-    options that cannot be, and for a workflow that is not registered here, and PayloadError for an input of another type.
+    The workflow is registered before. The options, and when a declared one is made, are those of
+    `provider.schedules`, which also finds, pauses, lists and removes the schedules made here. The meta of a
+    flow has the `schedule` and the `slot`, in Unix ms, beside what `meta` says. A flow has the workflow's
+    timeout. A flow of a durable function or of a state machine has the version that is registered when the
+    schedule is made; for a workflow the worker that starts the flow chooses it. Each method raises
+    DefinitionError for options that cannot be, and for a workflow that is not registered here, and
+    PayloadError for an input of another type.
     """
 
     def __init__(self, provider: EventProvider, definitions: Definitions) -> None:
@@ -64,7 +66,9 @@ class FlowSchedules:
         input: I,  # noqa: A002  (as the workflow calls it)
         **options: Unpack[ScheduleKeywords],
     ) -> None:
-        """Declare a schedule that starts a flow each `every`, at least 0.1 s, counted from `start` or its first worker."""
+        """Declare a schedule that starts a flow each `every`, at least 0.1 s, counted from `start` or its
+        first worker.
+        """
         self._provider.schedules.every(every, self._root(workflow, input), id=id, **options)
 
     async def add(
@@ -77,9 +81,11 @@ class FlowSchedules:
         every: Duration | None = None,
         **options: Unpack[ScheduleKeywords],
     ) -> Schedule:
-        """Make a schedule at run time, or change the one of this `id`; return it. Give exactly one of `cron` and `every`.
+        """Make a schedule at run time, or change the one of this `id`; return it. Give exactly one of `cron`
+        and `every`.
 
-        The ids that its `trigger` and `backfill` return are those of flows. Raises also StoreError and ProviderStopped.
+        The ids that its `trigger` and `backfill` return are those of flows. Raises also StoreError and
+        ProviderStopped.
         """
         root = self._root(workflow, input)
         return await self._provider.schedules.add(root, id=id, cron=cron, every=every, **options)

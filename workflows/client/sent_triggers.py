@@ -1,4 +1,6 @@
-"""Sending triggers to state machines: checked here as far as the definition is known, and refused by the server otherwise."""
+"""Sending triggers to state machines: checked here as far as the definition is known, and refused by the
+server otherwise.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ async def send_trigger_text(
     trigger_id: str = "",
     call_timeout: Duration | None = None,
 ) -> None:
-    """Send a trigger whose payload is JSON text already. Raises SignalRefused, with what the machine accepts instead."""
+    """Send a trigger whose payload is JSON text already. Raises SignalRefused, with what the machine accepts
+    instead.
+    """
     try:
         await jobs.signal(
             flow_id, trigger_name(transition), payload, signal=trigger_id, call_timeout=call_timeout
@@ -68,7 +72,8 @@ async def send_trigger_text(
 
 
 async def send_retry(jobs: JobClient, flow_id: str, target: str | None) -> bool:
-    """Have a machine that has not ended run again what failed, or move to `target`; return False if nothing failed there.
+    """Have a machine that has not ended run again what failed, or move to `target`; return False if nothing
+    failed there.
 
     Raises SignalRefused for one that has ended meanwhile, or that is being stopped; UnknownJob, StoreError.
     """

@@ -1,4 +1,6 @@
-"""Starting a flow: its message, what its key does, and what a caller is told if the flow may not have been started."""
+"""Starting a flow: its message, what its key does, and what a caller is told if the flow may not have been
+started.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def check_flag(flag: object, option: str) -> bool:
 
 
 def meeting_of(key: str | None, *, reuse_failure: bool, supersede: bool) -> int:
-    """Return what a new flow does when its key has a flow already. Raises DefinitionError for options that exclude each other."""
+    """Return what a new flow does when its key has a flow already. Raises DefinitionError for options that
+    exclude each other.
+    """
     if supersede and reuse_failure:
         raise DefinitionError("expected either supersede or reuse_failure, got both")
     if supersede and key is None:
@@ -59,7 +63,9 @@ def message_of(
     key: str | None,
     timeout: float | None,
 ) -> FlowMessage:
-    """Return the message of a new flow; `chain` is the correlation id that its caller gives, `''` for none. Raises DefinitionError, PayloadError."""
+    """Return the message of a new flow; `chain` is the correlation id that its caller gives, `''` for none.
+    Raises DefinitionError, PayloadError.
+    """
     ambient = current()
     correlation_id = chain or ambient.correlation_id or flow_id
     settings = provider.settings

@@ -1,10 +1,10 @@
 """The progress of the steps that run, for reports.
 
-A local flow records it as the progress of its root job, by name of step; a spread step as that of its own job. A step that
-is a sub-workflow has the progress of the steps of its flow, by their names.
+A local flow records it as the progress of its root job, by name of step; a spread step as that of its own
+job. A step that is a sub-workflow has the progress of the steps of its flow, by their names.
 
-What must always hold: it is shown for active steps alone, because that of an ended attempt stays in the server. What cannot
-be read of the job or flow of one step costs nothing but its progress.
+What must always hold: it is shown for active steps alone, because that of an ended attempt stays in the
+server. What cannot be read of the job or flow of one step costs nothing but its progress.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ async def with_progress(
 ) -> FlowReport:
     """Return a report with the progress of its active steps. Raises StoreError.
 
-    By names of steps, `jobs` are the ids of those that are jobs of their own, and `flows` those of sub-workflows that have
-    not ended. `read_flow` returns the report of such a flow.
+    By names of steps, `jobs` are the ids of those that are jobs of their own, and `flows` those of
+    sub-workflows that have not ended. `read_flow` returns the report of such a flow.
     """
     active = [name for name, step in report.steps.items() if step.state == "active" and name not in flows]
     found: dict[str, Any] = {}

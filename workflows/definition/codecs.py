@@ -36,7 +36,9 @@ class FlowCodecs(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def flow_codecs(definition: AnyDefinition, max_bytes: int = MAX_VALUE) -> FlowCodecs:
-    """Return the codecs of input and output for this size limit. Raises DefinitionError for a type that cannot be converted."""
+    """Return the codecs of input and output for this size limit. Raises DefinitionError for a type that
+    cannot be converted.
+    """
     name, most = definition.name, most_of_input(definition, max_bytes)
     return FlowCodecs(
         Codec(definition.input, role="payload", owner=name, max_bytes=most),
@@ -69,7 +71,9 @@ class Codecs:
         self._items: dict[str, Codec] = {}
 
     def result(self, step: str) -> ResultCodec:
-        """Return the codec of the result of a step, which must be one of the workflow, or of an item of one."""
+        """Return the codec of the result of a step, which must be one of the workflow, or of an item
+        of one.
+        """
         name, index = split_item(step)
         known = f"{name}[]" if index >= 0 else name
         codec = self._results.get(known)

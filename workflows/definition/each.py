@@ -1,14 +1,15 @@
 """Steps that run for each item of a list: their definition, their items as steps, and their results.
 
-    over (a step or a function) -> the list of items, recorded once -> `step[0]`, `step[1]`, ..., at most `at_once` at a time
+    over (a step or a function) -> the list of items, recorded once -> `step[0]`, `step[1]`, ..., at most
+    `at_once` at a time
                                 -> the list of their results, recorded as the result of the step
 
-An item is a step of its own in all but the definition: it has its attempts, its records and its rollback, and its name is
-that of the step with its number. So whoever runs or undoes a graph treats it as any other step.
+An item is a step of its own in all but the definition: it has its attempts, its records and its rollback, and
+its name is that of the step with its number. So whoever runs or undoes a graph treats it as any other step.
 
-What must always hold: the items are recorded before the first of them begins, so that each run of the flow has the same
-ones; items begin in order; the step ends after all of them. If the step is spread, each item is a job of its own, but the
-worker of the flow lists them: no job is a step with all of its items.
+What must always hold: the items are recorded before the first of them begins, so that each run of the flow
+has the same ones; items begin in order; the step ends after all of them. If the step is spread, each item is
+a job of its own, but the worker of the flow lists them: no job is a step with all of its items.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ Over: TypeAlias = "Step[Any, Any] | str | Callable[[StepContext[I]], Any]"
 class EachStep(Step[I, R]):
     """A step that runs for each item of a list; `R` is the type of its result, which is a list.
 
-    `over` is the name of the step that gives the items, or a function of the context. At most `at_once` items run at a time.
-    `keeps_failures` tells that failed items do not stop the flow. Do not change the attributes.
+    `over` is the name of the step that gives the items, or a function of the context. At most `at_once` items
+    run at a time. `keeps_failures` tells that failed items do not stop the flow. Do not change the
+    attributes.
     """
 
     is_each: bool = True
@@ -108,7 +110,8 @@ class EachStep(Step[I, R]):
     ) -> Any:
         """Make the decorated function the rollback of an item: `rollback(ctx, item, result)`.
 
-        It runs for each item that completed, the last one first. Options and errors are those of `Step.rollback`.
+        It runs for each item that completed, the last one first. Options and errors are those of
+        `Step.rollback`.
         """
         decorator: Any = RollbackDecorator(self, retry, timeout)
         return decorator if function is None else decorator(function)
@@ -208,13 +211,13 @@ class EachSteps(Generic[I]):
     ) -> Any:
         """Make the decorated function a step that runs for each item of a list: `function(ctx, item)`.
 
-        `over` gives the list, at most 10,000 items: an earlier step, its name, or a function of the context. At most
-        `at_once` items run at a time. The result is the list of the items' results, in order. Each item has its own
-        attempts (`retry`, `timeout`), its own record and its own rollback: `rollback(ctx, item, result)`. `ctx.step`
-        names the step and the number of the item, such as `convert[3]`. The first item that fails for good stops the
-        flow; with `on_failure="ignore"` a StepFailed is in its place in the result instead. With `spread` each item is a
-        job of its own, which any worker of the fleet takes. The other options are those of `step`; `when` is asked once,
-        before `over`.
+        `over` gives the list, at most 10,000 items: an earlier step, its name, or a function of the context.
+        At most `at_once` items run at a time. The result is the list of the items' results, in order. Each
+        item has its own attempts (`retry`, `timeout`), its own record and its own rollback: `rollback(ctx,
+        item, result)`. `ctx.step` names the step and the number of the item, such as `convert[3]`. The first
+        item that fails for good stops the flow; with `on_failure="ignore"` a StepFailed is in its place in
+        the result instead. With `spread` each item is a job of its own, which any worker of the fleet takes.
+        The other options are those of `step`; `when` is asked once, before `over`.
 
         Raises DefinitionError as `step` does.
         """
@@ -274,7 +277,9 @@ def make_item(step: EachStep[Any, Any], index: int, item: msgspec.Raw) -> Step[A
 
 
 def read_items(step: EachStep[Any, Any], value: Any, ctx: StepContext[Any]) -> bytes:
-    """Return the items of a step as JSON. Raises PayloadError for what is no list, and for an item of another type."""
+    """Return the items of a step as JSON. Raises PayloadError for what is no list, and for an item of another
+    type.
+    """
     where = f"the `over` of {step.where}"
     if not isinstance(value, (list, tuple)):
         raise PayloadError(f"expected {where} to give a list, got: {shown(value)}")
@@ -294,7 +299,9 @@ def read_items(step: EachStep[Any, Any], value: Any, ctx: StepContext[Any]) -> b
 
 
 def join_results(step: EachStep[Any, Any], records: Sequence[StepRecord]) -> bytes:
-    """Return the result of a step as JSON, from the records of its items. Raises PayloadError if it is too large."""
+    """Return the result of a step as JSON, from the records of its items. Raises PayloadError if it is too
+    large.
+    """
     if step.keeps_failures:
         return _joined([msgspec.json.encode(each) for each in records], f"the result of {step.where}")
     return _joined([bytes(each.result) for each in records], f"the result of {step.where}")

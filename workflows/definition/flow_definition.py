@@ -1,6 +1,7 @@
 """What defines flows: a workflow of steps, a durable function, or a state machine.
 
-The kinds live in rooms of their own, two of them above this one. What starts a flow of any kind needs no more of it than this.
+The kinds live in rooms of their own, two of them above this one. What starts a flow of any kind needs no more
+of it than this.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ AnyWorkflow: TypeAlias = "Workflow[I, O] | Durable[I, O] | type[StateMachine[I]]
 
 
 class FlowDefinition:
-    """The base of the three kinds. `_max_input` bounds the JSON of an input in bytes; None: the provider alone bounds it."""
+    """The base of the three kinds. `_max_input` bounds the JSON of an input in bytes; None: the provider
+    alone bounds it.
+    """
 
     _kind: ClassVar[FlowKind]
     _max_input: ClassVar[int | None] = None
@@ -56,7 +59,9 @@ def most_of_input(definition: AnyDefinition, max_bytes: int) -> int:
 
 
 def definition_in(given: object) -> AnyDefinition | None:
-    """Return the definition of a workflow, a durable function or the class of a state machine; None for other values."""
+    """Return the definition of a workflow, a durable function or the class of a state machine; None for other
+    values.
+    """
     if isinstance(given, type):
         given = given.__dict__.get("definition")  # that of a base class is another machine
     return given if isinstance(given, FlowDefinition) else None  # type: ignore[return-value]  # pyright: ignore[reportReturnType]

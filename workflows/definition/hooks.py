@@ -1,4 +1,5 @@
-"""Hooks: the functions that a workflow calls when a flow ends and around each step, and the one that makes its data.
+"""Hooks: the functions that a workflow calls when a flow ends and around each step, and the one that makes
+its data.
 
 Not here: calling them (`execution.hook_runner`), and the consequences if they fail
 (`distributed.flow_consumer`, `inline.flow`). Those around each step: `execution.step_hooks`.
@@ -54,28 +55,33 @@ class Hook(NamedTuple):
 
 
 class StepHooks(Generic[I]):
-    """The methods of a workflow that define what runs around its steps; `hooks` has these functions by their names."""
+    """The methods of a workflow that define what runs around its steps; `hooks` has these functions by their
+    names.
+    """
 
     hooks: dict[HookName, Hook]
 
     def before_each(
         self, function: Callable[[StepContext[I]], T] = NOTHING, /
     ) -> Callable[[StepContext[I]], T]:
-        """Make the decorated function the `before_each` hook: it runs before each attempt of each step's function.
+        """Make the decorated function the `before_each` hook: it runs before each attempt of each step's
+        function.
 
-        `before_each(ctx)` is not called for a step that is skipped, that only waits or that is a sub-workflow. It is a part
-        of the attempt: its error fails the attempt, and it counts for the step's timeout. Raises DefinitionError as
-        `completed` does.
+        `before_each(ctx)` is not called for a step that is skipped, that only waits or that is a
+        sub-workflow. It is a part of the attempt: its error fails the attempt, and it counts for the step's
+        timeout. Raises DefinitionError as `completed` does.
         """
         return self._add_hook("before_each", function)
 
     def after_each(
         self, function: Callable[[StepContext[I], Any], T] = NOTHING, /
     ) -> Callable[[StepContext[I], Any], T]:
-        """Make the decorated function the `after_each` hook: it runs after each attempt whose function returned.
+        """Make the decorated function the `after_each` hook: it runs after each attempt whose function
+        returned.
 
-        `after_each(ctx, result)` gets the value that the function returned, before the result is recorded. It is a part of
-        the attempt: its error fails the attempt, whose function may run again. Raises DefinitionError as `completed` does.
+        `after_each(ctx, result)` gets the value that the function returned, before the result is recorded. It
+        is a part of the attempt: its error fails the attempt, whose function may run again. Raises
+        DefinitionError as `completed` does.
         """
         return self._add_hook("after_each", function)
 
@@ -84,20 +90,20 @@ class StepHooks(Generic[I]):
     ) -> Callable[[StepContext[I], Any], T]:
         """Make the decorated function the `on_error` hook: it runs after each attempt that raised an error.
 
-        `on_error(ctx, error)` gets the error of the function, of its condition, or of `before_each` and `after_each`. If it
-        returns False, the error is final, and no attempt follows; any other value changes nothing. Its own error is logged
-        and changes nothing. It is not called for a timeout, a cancellation or the death of a worker. Raises
-        DefinitionError as `completed` does.
+        `on_error(ctx, error)` gets the error of the function, of its condition, or of `before_each` and
+        `after_each`. If it returns False, the error is final, and no attempt follows; any other value changes
+        nothing. Its own error is logged and changes nothing. It is not called for a timeout, a cancellation
+        or the death of a worker. Raises DefinitionError as `completed` does.
         """
         return self._add_hook("on_error", function)
 
     def data(self, function: Callable[[StepContext[I]], T] = NOTHING, /) -> Callable[[StepContext[I]], T]:
         """Make the decorated function the one that makes `ctx.data`, which the functions of a flow share.
 
-        `data(ctx)` runs when a function of the flow is called first in an activation: so a flow that sleeps or moves to
-        another worker gets its data anew, and in a spread flow each job of a step does. It gets no results of steps. Its
-        value is never stored. Its error is that of the function that was to be called. Raises DefinitionError as
-        `completed` does.
+        `data(ctx)` runs when a function of the flow is called first in an activation: so a flow that sleeps
+        or moves to another worker gets its data anew, and in a spread flow each job of a step does. It gets
+        no results of steps. Its value is never stored. Its error is that of the function that was to be
+        called. Raises DefinitionError as `completed` does.
         """
         return self._add_hook("data", function)
 

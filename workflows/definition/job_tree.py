@@ -1,8 +1,8 @@
 """The jobs of a flow, as the tree that is added to the server: pure, the same wherever it is made.
 
 A caller adds a whole flow, a worker adds the steps of a flow that was added bare, and a step adds the root of
-a sub-workflow's flow. What must always hold: ids follow from the flow's id, its run and the steps' names alone, so that
-adding the same flow again adds nothing.
+a sub-workflow's flow. What must always hold: ids follow from the flow's id, its run and the steps' names
+alone, so that adding the same flow again adds nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def tree_of(
 ) -> Tree:
     """Return a new flow: a root alone if there is no `workflow` or it is `bare`, else with all its steps.
 
-    `delay` in seconds; `key`, `print`, `meeting` and `require_worker` as `Tree` has them; `keeps` are its `keep_completed` and
-    `keep_failed`.
+    `delay` in seconds; `key`, `print`, `meeting` and `require_worker` as `Tree` has them; `keeps` are its
+    `keep_completed` and `keep_failed`.
     """
     return Tree(
         flow_id,
@@ -70,8 +70,8 @@ def nested_message(
 ) -> FlowMessage:
     """Return the message of a flow that the flow `flow_id` with the message `outer` starts.
 
-    `job_id` is the job of the step that starts it, `given` its input as JSON, and `timeout` the effective one.
-    `types_` are those of its input, its output and its state, and `kind` is that of its definition.
+    `job_id` is the job of the step that starts it, `given` its input as JSON, and `timeout` the effective
+    one. `types_` are those of its input, its output and its state, and `kind` is that of its definition.
     """
     return FlowMessage(
         input=msgspec.Raw(given),
@@ -106,7 +106,8 @@ def nested_root(workflow: str, flow_id: str, message: FlowMessage, *, up: Policy
 
 
 def child_job(workflow: str, job_id: str, message: FlowMessage, *, step: str = "") -> Member:
-    """Return a job in the steps queue of a workflow, which a root adds while it runs; `message` is the job's own.
+    """Return a job in the steps queue of a workflow, which a root adds while it runs; `message` is the job's
+    own.
 
     `step` is a step with a concurrency of its own, whose jobs have another queue.
     """

@@ -1,6 +1,7 @@
 """The options of workflows and steps, as keyword arguments.
 
-What must always hold: an option is named in one place, and that place gives its type to every function that takes it.
+What must always hold: an option is named in one place, and that place gives its type to every function that
+takes it.
 """
 
 from __future__ import annotations

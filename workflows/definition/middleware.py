@@ -1,7 +1,9 @@
-"""Middleware of flows: functions around each attempt of a step, a task, a rollback or a hook, the first one outermost.
+"""Middleware of flows: functions around each attempt of a step, a task, a rollback or a hook, the first one
+outermost.
 
-What must always hold: an attempt sees what is recorded about its flow, so a middleware passes on the value that came in. It
-may raise, return without the call, and change the result, which is then checked as that of the function.
+What must always hold: an attempt sees what is recorded about its flow, so a middleware passes on the value
+that came in. It may raise, return without the call, and change the result, which is then checked as that of
+the function.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ AttemptKind: TypeAlias = Literal["step", "task", "rollback", "completed", "faile
 class AttemptContext:
     """The facts about one attempt, which a middleware of flows gets. Do not change them.
 
-    `kind` says what runs. `workflow`, `step` and `flow_id` name it; `step` is empty in a hook. `run` and `attempt` count from
+    `kind` says what runs. `workflow`, `step` and `flow_id` name it; `step` is empty in a hook. `run` and
+    `attempt` count from
     1. `job_id`, `meta`, `correlation_id` and `log` are as in the contexts of handlers, so that one function can serve both.
     """
 
@@ -84,7 +87,9 @@ class AttemptContext:
 
 
 FlowMiddleware: TypeAlias = Callable[[Any, AttemptContext, CallNext], Awaitable[Any]]
-"""An async function of a value, the facts about the attempt, and the call to go on with; it returns the result."""
+"""An async function of a value, the facts about the attempt, and the call to go on with; it returns the
+result.
+"""
 
 
 async def through(
@@ -93,7 +98,9 @@ async def through(
     value: Any,
     call: Callable[[], Awaitable[Any]],
 ) -> Any:
-    """Make one attempt, `call`, with the middleware around it. Raises UsageError if one passes another value on."""
+    """Make one attempt, `call`, with the middleware around it. Raises UsageError if one passes another value
+    on.
+    """
 
     async def innermost(given: Any, /) -> Any:
         if given is not value:

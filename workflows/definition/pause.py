@@ -17,7 +17,9 @@ __all__ = ["Pause", "late", "sleep_for", "wait_for"]
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """A sleep of `length` seconds, or a wait for `signal` of at most `length` seconds (None: without limit)."""
+    """A sleep of `length` seconds, or a wait for `signal` of at most `length` seconds (None: without
+    limit).
+    """
 
     length: float | None
     signal: Signal[Any] | None = None

@@ -26,8 +26,8 @@ _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 class Signal(Generic[T]):
     """A kind of message to a flow: its name, and the type of its payload.
 
-    A durable function waits for it with `ctx.wait_for(signal)`, a step graph with `workflow.wait(signal)`, and `FlowHandle.signal(signal, payload)` sends it. Do not change the
-    attributes.
+    A durable function waits for it with `ctx.wait_for(signal)`, a step graph with `workflow.wait(signal)`,
+    and `FlowHandle.signal(signal, payload)` sends it. Do not change the attributes.
     """
 
     @overload
@@ -38,7 +38,8 @@ class Signal(Generic[T]):
     def __init__(self: Signal[Any], name: str, type: Any = ...) -> None: ...
 
     def __init__(self, name: str, type: Any = Any) -> None:  # noqa: A002  (the word of the field)
-        """Define a signal; `type` is a type that msgspec converts, or a pydantic model. None: it has no payload.
+        """Define a signal; `type` is a type that msgspec converts, or a pydantic model. None: it has no
+        payload.
 
         Raises DefinitionError for a name or a type that cannot be used.
         """

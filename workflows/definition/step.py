@@ -59,12 +59,13 @@ class Step(Generic[I, R]):
     """One step of a workflow. Calling it calls its function, so that it can be tested alone.
 
     `after` names the steps that it waits for. If `retry` is None, the workflow's rule applies; if `timeout`
-    is None, there is none. `concurrency` is the most attempts of it that one worker runs at a time, None for no limit
-    of its own; `limit` bounds it in the whole fleet. `pool` is where a plain function runs, None for an async one. `undo` is the rollback, with the options `undo_retry` and `undo_timeout`.
-    `workflow` is the definition of the sub-workflow that the step runs, of any kind, or None, and `input(ctx)` returns the input of that
-    one. With `spread` it is a job of its own. `pause` is what the step waits for, if that is all it does. `on_failure`
-    is `"ignore"` if the flow goes on after its final failure. `owner` is the name of the workflow that the step belongs
-    to. Do not change the attributes.
+    is None, there is none. `concurrency` is the most attempts of it that one worker runs at a time, None for
+    no limit of its own; `limit` bounds it in the whole fleet. `pool` is where a plain function runs, None for
+    an async one. `undo` is the rollback, with the options `undo_retry` and `undo_timeout`. `workflow` is the
+    definition of the sub-workflow that the step runs, of any kind, or None, and `input(ctx)` returns the
+    input of that one. With `spread` it is a job of its own. `pause` is what the step waits for, if that is
+    all it does. `on_failure` is `"ignore"` if the flow goes on after its final failure. `owner` is the name
+    of the workflow that the step belongs to. Do not change the attributes.
     """
 
     takes: tuple[str, ...] = ("the context",)
@@ -128,12 +129,16 @@ class Step(Generic[I, R]):
 
     @property
     def runs_apart(self) -> bool:
-        """Whether a job of its own runs it even if its flow runs in one worker: it is spread or limited, or a sub-workflow."""
+        """Whether a job of its own runs it even if its flow runs in one worker: it is spread or limited, or a
+        sub-workflow.
+        """
         return self.spread or self.limit is not None or self.workflow is not None
 
     @property
     def saved_as(self) -> str:
-        """The name under which it saves; what begins with `kept/` stays for a retry by hand (`restart.lua`)."""
+        """The name under which it saves; what begins with `kept/` stays for a retry by hand
+        (`restart.lua`).
+        """
         return f"kept/{self.name}" if self.keeps_saved else self.name
 
     @property
@@ -160,7 +165,9 @@ class Step(Generic[I, R]):
 
     @property
     def item_result(self) -> Any:
-        """The annotated return type; of a step that runs for each item of a list, that is the type of one result."""
+        """The annotated return type; of a step that runs for each item of a list, that is the type of one
+        result.
+        """
         found = returned_by(self.function)
         if isinstance(found, str):
             raise DefinitionError(

@@ -68,7 +68,9 @@ class StepGraph(Generic[I]):
 
     @property
     def version(self) -> str:
-        """12 hex digits computed from names, edges and what steps wait for; the order of definition does not change them."""
+        """12 hex digits computed from names, edges and what steps wait for; the order of definition does not
+        change them.
+        """
         if not self._version:
             edges = sorted(_edges_of(step) for step in self._steps.values())
             self._version = hashlib.sha256(msgspec.json.encode(edges)).hexdigest()[:12]
@@ -212,11 +214,11 @@ class PauseSteps(Generic[I]):
     ) -> Any:
         """Make a step that waits for a signal, without a worker; its result is the payload.
 
-        `signal` is a Signal, or a name with the `type` of the payload. The flow keeps a signal that comes before the step
-        begins. A payload that does not fit is refused, and the step waits on. The step is named after the signal, unless
-        `name` is given. It fails with TimeoutError if no signal came within `timeout` (None or 0: without limit), counted
-        from its beginning; with `on_failure="ignore"` the flow goes on then. `after` and `when` are those of `step`.
-        Raises DefinitionError as `step` does.
+        `signal` is a Signal, or a name with the `type` of the payload. The flow keeps a signal that comes
+        before the step begins. A payload that does not fit is refused, and the step waits on. The step is
+        named after the signal, unless `name` is given. It fails with TimeoutError if no signal came within
+        `timeout` (None or 0: without limit), counted from its beginning; with `on_failure="ignore"` the flow
+        goes on then. `after` and `when` are those of `step`. Raises DefinitionError as `step` does.
         """
         check_options(options, PauseKeywords, f"a wait of workflow {self._graph.name!r}")
         pause = wait_for(signal, type, timeout, f"a wait of workflow {self._graph.name!r}")
@@ -236,8 +238,8 @@ class PauseSteps(Generic[I]):
     ) -> Step[I, None]:
         """Make a step that sleeps for `duration`, without a worker.
 
-        Its end is recorded when it begins, so that a crash does not prolong it. The step is named `sleep`, unless `name`
-        is given. `after` and `when` are those of `step`. Raises DefinitionError as `step` does.
+        Its end is recorded when it begins, so that a crash does not prolong it. The step is named `sleep`,
+        unless `name` is given. `after` and `when` are those of `step`. Raises DefinitionError as `step` does.
         """
         check_options(options, PauseKeywords, f"a sleep of workflow {self._graph.name!r}")
         pause = sleep_for(duration, f"a sleep of workflow {self._graph.name!r}")
@@ -289,12 +291,14 @@ class FlowSteps(Generic[I]):
         input: Callable[[StepContext[I]], Any] | None = None,  # noqa: A002  (the word of the glossary)
         on_failure: OnFailure = "fail",
     ) -> Step[I, Any]:
-        """Make a step that runs a flow of `workflow`, of any kind; the output of that flow is the step's result.
+        """Make a step that runs a flow of `workflow`, of any kind; the output of that flow is the step's
+        result.
 
         The step is named after `workflow`, unless `name` is given. `input(ctx)` returns the input of the
-        inner flow, which of a state machine is its first state; by default it is the input of this flow. If this flow stops
-        later, the steps of the inner flow, or the moves of the inner machine, are rolled back too. With
-        `on_failure="ignore"` this flow goes on if the inner flow does not complete. Raises DefinitionError as `step` does.
+        inner flow, which of a state machine is its first state; by default it is the input of this flow. If
+        this flow stops later, the steps of the inner flow, or the moves of the inner machine, are rolled back
+        too. With `on_failure="ignore"` this flow goes on if the inner flow does not complete. Raises
+        DefinitionError as `step` does.
         """
         owner = self._graph.name
         inner = definition_of(workflow, f"a step of workflow {owner!r}")

@@ -1,4 +1,6 @@
-"""Checks of the types of a workflow, whose values must be able to travel, of its version, and of its retention."""
+"""Checks of the types of a workflow, whose values must be able to travel, of its version, and of its
+retention.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ _VERSION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.+-]{0,63}")
 
 
 def check_types(name: str, input: Any, output: Any, steps: Iterable[Step[Any, Any]]) -> None:  # noqa: A002
-    """Make sure that values of each type of workflow `name` can be sent: input, output and the steps' results.
+    """Make sure that values of each type of workflow `name` can be sent: input, output and the steps'
+    results.
 
     Raises DefinitionError for a type that cannot be converted.
     """
@@ -34,7 +37,9 @@ def check_types(name: str, input: Any, output: Any, steps: Iterable[Step[Any, An
 
 
 def check_kept(options: Mapping[str, Any], where: str) -> tuple[Keep | None, Keep | None]:
-    """Return how long completed and failed flows are kept, None for what is not given. Raises DefinitionError, naming `where`."""
+    """Return how long completed and failed flows are kept, None for what is not given. Raises
+    DefinitionError, naming `where`.
+    """
     completed, failed = options.get("keep_completed"), options.get("keep_failed")
     return check_keep("keep_completed", completed, where), check_keep("keep_failed", failed, where)
 

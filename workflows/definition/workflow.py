@@ -1,8 +1,9 @@
-"""Workflows: a graph of steps, defined once, and used both to execute flows and to run their steps. Not here: running
-anything, and the order of the steps (`definition.plan`).
+"""Workflows: a graph of steps, defined once, and used both to execute flows and to run their steps. Not here:
+running anything, and the order of the steps (`definition.plan`).
 
-What must always hold: adding a step checks what is known by then; `check` checks the rest (unknown steps in `after`, circles,
-types) before anything is sent. A registered workflow takes no further steps, so its version does not change.
+What must always hold: adding a step checks what is known by then; `check` checks the rest (unknown steps in
+`after`, circles, types) before anything is sent. A registered workflow takes no further steps, so its version
+does not change.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ OT = TypeVar("OT")
 class Workflow(FlowDefinition, EachSteps[I], PauseSteps[I], FlowSteps[I], StepHooks[I], Generic[I, O]):
     """A graph of steps with its name, its types and its defaults.
 
-    To run its flows, register it with a WorkflowProvider. `steps` is in the order of definition. Do not change the attributes.
+    To run its flows, register it with a WorkflowProvider. `steps` is in the order of definition. Do not
+    change the attributes.
     """
 
     _kind: ClassVar[FlowKind] = "graph"
@@ -118,16 +120,18 @@ class Workflow(FlowDefinition, EachSteps[I], PauseSteps[I], FlowSteps[I], StepHo
     ) -> None:
         """Define a workflow that has no steps yet.
 
-        `input` and `output` are types that msgspec converts, or pydantic models; `Any` is untyped JSON, None the
-        value None. `retry` applies to steps without a rule of their own (default: 3 attempts, exponential from 1 s).
-        `timeout` bounds a whole flow; None or 0 is none. `concurrency` is the most flows of the workflow that one
-        worker runs at a time, by default the provider's setting; of a spread workflow it limits hooks and rollbacks
-        alone, because its steps are jobs. `limit` bounds the same in the whole fleet. Only workers that have a flow's `version` run it; the default version is
-        computed from the names and edges of the steps and what they wait for. With `spread` each step is a job
-        of its own, so that parallel steps use all workers; otherwise one worker runs the steps of a flow, but for
-        those that are spread themselves. `errors` are the declared errors: awaiting a flow raises them as themselves,
-        and a step that raises one is not retried, unless it is in `retry_on` too. `keep_completed` and `keep_failed`
-        say how long ended flows are kept, as for an event. Raises DefinitionError for a value that cannot be used.
+        `input` and `output` are types that msgspec converts, or pydantic models; `Any` is untyped JSON, None
+        the value None. `retry` applies to steps without a rule of their own (default: 3 attempts, exponential
+        from 1 s). `timeout` bounds a whole flow; None or 0 is none. `concurrency` is the most flows of the
+        workflow that one worker runs at a time, by default the provider's setting; of a spread workflow it
+        limits hooks and rollbacks alone, because its steps are jobs. `limit` bounds the same in the whole
+        fleet. Only workers that have a flow's `version` run it; the default version is computed from the
+        names and edges of the steps and what they wait for. With `spread` each step is a job of its own, so
+        that parallel steps use all workers; otherwise one worker runs the steps of a flow, but for those that
+        are spread themselves. `errors` are the declared errors: awaiting a flow raises them as themselves,
+        and a step that raises one is not retried, unless it is in `retry_on` too. `keep_completed` and
+        `keep_failed` say how long ended flows are kept, as for an event. Raises DefinitionError for a value
+        that cannot be used.
         """
         self.name: str = check_workflow_name(name)
         check_options(options, WorkflowKeywords, self._where)
@@ -164,12 +168,16 @@ class Workflow(FlowDefinition, EachSteps[I], PauseSteps[I], FlowSteps[I], StepHo
 
     @property
     def spreads(self) -> bool:
-        """Whether the jobs of its steps are known, and added, when a flow begins: it is spread, and has no lists of items."""
+        """Whether the jobs of its steps are known, and added, when a flow begins: it is spread, and has no
+        lists of items.
+        """
         return self.spread and not any(step.is_each for step in self.steps.values())
 
     @property
     def has_members(self) -> bool:
-        """Whether its flows have further jobs: a part of the steps or all of them, or the flows of sub-workflows."""
+        """Whether its flows have further jobs: a part of the steps or all of them, or the flows of
+        sub-workflows.
+        """
         return self.spread or any(step.runs_apart for step in self.steps.values())
 
     def runs_apart(self, step: Step[Any, Any]) -> bool:
@@ -178,7 +186,9 @@ class Workflow(FlowDefinition, EachSteps[I], PauseSteps[I], FlowSteps[I], StepHo
 
     @property
     def limited(self) -> list[str]:
-        """The names of the steps whose jobs have a queue of their own, for their concurrency or their limit."""
+        """The names of the steps whose jobs have a queue of their own, for their concurrency or their
+        limit.
+        """
         return [name for name, step in self.steps.items() if step.has_queue]
 
     @property
@@ -247,15 +257,16 @@ class Workflow(FlowDefinition, EachSteps[I], PauseSteps[I], FlowSteps[I], StepHo
 
         The step is named after the function, unless `name` is given. It waits for the steps in `after`;
         without `after` it waits for the step defined before it, and with None for no step. `timeout` bounds
-        one attempt. At most `concurrency` attempts of the step run in one worker at a time, whichever flows they
-        belong to; by default the setting of the worker limits them. With a `limit` its attempts are bounded in the whole
-        fleet, at once or by time; each is a job of its own then. If `when(ctx)` is false, the step is skipped.
-        With `rollback_on_failure` its rollback also runs if the step itself failed, and then gets None as the
-        result. With `on_failure="ignore"` its final failure is recorded, and the steps after it run: `ctx.result`
-        of it needs a default. With `spread` the step is a job of its own, which any worker of the fleet takes. A
-        plain function runs in a thread, or with `pool="process"` in a process of its own, which is killed when the
-        attempt times out or is cancelled; its context can neither emit nor share. `pool` may also be the name of a
-        pool of the provider. Inline flows run it in a thread.
+        one attempt. At most `concurrency` attempts of the step run in one worker at a time, whichever flows
+        they belong to; by default the setting of the worker limits them. With a `limit` its attempts are
+        bounded in the whole fleet, at once or by time; each is a job of its own then. If `when(ctx)` is
+        false, the step is skipped. With `rollback_on_failure` its rollback also runs if the step itself
+        failed, and then gets None as the result. With `on_failure="ignore"` its final failure is recorded,
+        and the steps after it run: `ctx.result` of it needs a default. With `spread` the step is a job of its
+        own, which any worker of the fleet takes. A plain function runs in a thread, or with `pool="process"`
+        in a process of its own, which is killed when the attempt times out or is cancelled; its context can
+        neither emit nor share. `pool` may also be the name of a pool of the provider. Inline flows run it in
+        a thread.
 
         Raises DefinitionError, naming workflow and step, for a value that cannot be used, a name that
         is taken, and a function whose parameters or annotations do not fit.
@@ -267,7 +278,8 @@ class Workflow(FlowDefinition, EachSteps[I], PauseSteps[I], FlowSteps[I], StepHo
     def then(self, *steps: Step[I, Any] | AnyWorkflow[Any, Any] | Callable[[StepContext[I]], Any]) -> Self:
         """Add steps in a row: each waits for the one before it, the first for the steps defined last.
 
-        Each is a function, a step made by `step(...)`, or a workflow of any kind. Raises DefinitionError as `step` does.
+        Each is a function, a step made by `step(...)`, or a workflow of any kind. Raises DefinitionError as
+        `step` does.
         """
         self._check_some(steps, "then")
         for given in steps:
@@ -281,8 +293,8 @@ class Workflow(FlowDefinition, EachSteps[I], PauseSteps[I], FlowSteps[I], StepHo
     ) -> Self:
         """Add steps that run side by side: all wait for the steps defined last; the next step waits for all.
 
-        Each is a function, a step made by `step(...)`, or a workflow of any kind. With `spread` each is a job of its own.
-        Raises DefinitionError as `step` does.
+        Each is a function, a step made by `step(...)`, or a workflow of any kind. With `spread` each is a job
+        of its own. Raises DefinitionError as `step` does.
         """
         self._check_some(steps, "parallel")
         made = [self._made(given) for given in steps]
@@ -313,7 +325,9 @@ class Workflow(FlowDefinition, EachSteps[I], PauseSteps[I], FlowSteps[I], StepHo
         return self._add_hook("failed", function)
 
     def find(self, step: Step[Any, Any] | AnyWorkflow[Any, Any] | Callable[..., Any] | str) -> Step[I, Any]:
-        """Return a step by itself, its name, its function, or its workflow. Raises DefinitionError if not one matches."""
+        """Return a step by itself, its name, its function, or its workflow. Raises DefinitionError if not one
+        matches.
+        """
         return self._graph.find(step)
 
     def check(self) -> None:

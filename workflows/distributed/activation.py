@@ -2,15 +2,15 @@
 
     claimed -> journal read -> code runs, recording -> completed | suspended | given back | stopped
 
-Each way to write a flow has a driver: a step graph, a durable function. A driver asks an Activation only. It knows
-neither keys nor rows of the server.
+Each way to write a flow has a driver: a step graph, a durable function. A driver asks an Activation only. It
+knows neither keys nor rows of the server.
 
-What must always hold: an entry counts only after `append` has returned; what follows from it begins after that. A driver
-ends its activation when `append` raises.
+What must always hold: an entry counts only after `append` has returned; what follows from it begins after
+that. A driver ends its activation when `append` raises.
 
-Crash windows: `dies-before-append` (it happened and is not recorded: it happens again), `append-not-answered` (the
-journal knows a repeat by its place), `stop-while-running` (recorded; the flow is claimed again with its stop),
-`lease-lost` (nothing is recorded; another worker has the flow).
+Crash windows: `dies-before-append` (it happened and is not recorded: it happens again), `append-not-answered`
+(the journal knows a repeat by its place), `stop-while-running` (recorded; the flow is claimed again with its
+stop), `lease-lost` (nothing is recorded; another worker has the flow).
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class Activation:
     ) -> None:
         """Record entries, live texts and the signals that they take, all or nothing up to 1,000 entries.
 
-        Raises FlowStops (recorded, but the flow stops, and this activation has not heard of it), LeaseLost (what follows
-        the entries of before is not recorded), UsageError for what cannot be recorded, ProviderStopped, StoreCorrupt.
+        Raises FlowStops (recorded, but the flow stops, and this activation has not heard of it), LeaseLost
+        (what follows the entries of before is not recorded), UsageError for what cannot be recorded,
+        ProviderStopped, StoreCorrupt.
         """
         texts = [encode_entry(entry) for entry in entries]
         while len(texts) > _MOST:  # of a graph with thousands of parallel steps
@@ -96,7 +97,8 @@ class Activation:
             raise LeaseLost
 
     def sleep(self, *, until_ms: int | None = None, listens: bool = False) -> Settle:
-        """Return the settle that lets the flow sleep until a time, or with `listens` until it is sent a signal.
+        """Return the settle that lets the flow sleep until a time, or with `listens` until it is sent a
+        signal.
 
         With `listens` this activation must have looked at all `signals`.
         """

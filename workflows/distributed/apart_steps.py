@@ -1,13 +1,15 @@
-"""The steps of a local flow that other jobs run: spread and limited steps, steps that were paused when they were to begin
-(`paused_steps`), and the flows of sub-workflows. The items of a spread each step are such steps, too.
+"""The steps of a local flow that other jobs run: spread and limited steps, steps that were paused when they
+were to begin (`paused_steps`), and the flows of sub-workflows. The items of a spread each step are such
+steps, too.
 
-    waiting -> active (its condition and its input are asked for here) -> recorded as `child` -> added -> apart
-    apart -> completed | skipped | failed, once the end of the child is taken over and recorded
+    waiting -> active (its condition and its input are asked for here) -> recorded as `child` -> added ->
+    apart apart -> completed | skipped | failed, once the end of the child is taken over and recorded
 
-What must always hold: the id of the child follows from the flow, its run and the step; the end of a child that was stopped
-together with its flow is not taken over here, but by the activation that undoes the flow.
+What must always hold: the id of the child follows from the flow, its run and the step; the end of a child
+that was stopped together with its flow is not taken over here, but by the activation that undoes the flow.
 
-Crash windows: those of `children`, and `dies-before-child-recorded` (condition and input are asked for again).
+Crash windows: those of `children`, and `dies-before-child-recorded` (condition and input are asked for
+again).
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ from workflows.records.records import StepRecord, read_step
 __all__ = ["ApartSteps", "record_of_child"]
 
 _MANY = 20
-"""With more open children than this the flow stays here as long as they end one after the other: each wait has its price."""
+"""With more open children than this the flow stays here as long as they end one after the other: each wait
+has its price.
+"""
 
 
 class ApartSteps:
@@ -74,7 +78,8 @@ class ApartSteps:
         return step in self._known
 
     async def run(self, run: StepRun) -> None:
-        """Start the child of a step or wait for it, and take over its end. The run is `waiting` if that comes later.
+        """Start the child of a step or wait for it, and take over its end. The run is `waiting` if that comes
+        later.
 
         Raises FlowStops, LeaseLost, ServerAway.
         """

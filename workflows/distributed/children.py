@@ -2,19 +2,22 @@
 
     child recorded (entry `child`) -> added -> ended -> its end recorded -> what follows begins
 
-A child is the root of another flow, or a job in the steps queue of this one. Its id follows from the flow, the run and the
-place, so that adding it again adds nothing. Its failure stops nothing by itself (`up="ignore"`): the driver decides.
+A child is the root of another flow, or a job in the steps queue of this one. Its id follows from the flow,
+the run and the place, so that adding it again adds nothing. Its failure stops nothing by itself
+(`up="ignore"`): the driver decides.
 
-While other work goes on here, ends are found by asking. When only children are left, the root waits for them in the server,
-without a slot (`suspend`). Whoever claims it next asks once (`find_ended`), before anything else happens.
+While other work goes on here, ends are found by asking. When only children are left, the root waits for them
+in the server, without a slot (`suspend`). Whoever claims it next asks once (`find_ended`), before anything
+else happens.
 
-What must always hold: the end of a child counts only once it is recorded; a child that was recorded and is not there is added
-again; what this worker adds, it adds under its lease. Nobody asks for the end of a child before it is added: the answer would
-be `unknown`, as if it never was there.
+What must always hold: the end of a child counts only once it is recorded; a child that was recorded and is
+not there is added again; what this worker adds, it adds under its lease. Nobody asks for the end of a child
+before it is added: the answer would be `unknown`, as if it never was there.
 
-Crash windows: `recorded-not-added` (its state is `unknown`, so it is added), `added-not-answered` (the repeat adds nothing),
-`ended-before-wait` (the wait ends at once), `ended-while-nobody-ran` (the next activation finds it),
-`stopped-while-it-runs` (the mark of the tree reaches it, and its end is read before the rollbacks begin).
+Crash windows: `recorded-not-added` (its state is `unknown`, so it is added), `added-not-answered` (the repeat
+adds nothing), `ended-before-wait` (the wait ends at once), `ended-while-nobody-ran` (the next activation
+finds it), `stopped-while-it-runs` (the mark of the tree reaches it, and its end is read before the rollbacks
+begin).
 """
 
 from __future__ import annotations
@@ -29,14 +32,16 @@ from workflows.distributed.worker_runtime import WorkerRuntime
 __all__ = ["Children"]
 
 _SOON, _EVERY = 0.005, 0.5
-"""Seconds until the first question after the ends of children, and the most between two of them, while other work goes on
-here. Each question without news doubles them."""
+"""Seconds until the first question after the ends of children, and the most between two of them, while other
+work goes on here. Each question without news doubles them."""
 
 _SHARE = 5
 """The least pause after a question, in parts of the time that it took."""
 
 _GATHER = 0.005
-"""Seconds in which children gather that are added in one call. A wait that begins meanwhile brings them along."""
+"""Seconds in which children gather that are added in one call. A wait that begins meanwhile brings them
+along.
+"""
 
 
 class Children:
@@ -61,12 +66,16 @@ class Children:
         self._is_closing = False
 
     async def find_ended(self, ids: Sequence[str]) -> dict[str, Outcome]:
-        """Return the outcomes of those that have ended, by id; and of those that are not there (`unknown`). Raises ServerAway."""
+        """Return the outcomes of those that have ended, by id; and of those that are not there (`unknown`).
+        Raises ServerAway.
+        """
         found = await self._runtime.ask(self._runtime.jobs.outcomes(ids)) if ids else []
         return {each.job: each for each in found if each.state in (*FINAL_STATES, "unknown")}
 
     def add(self, member: Member) -> asyncio.Future[Outcome]:
-        """Add a child, in one call with others of this moment. The entry about it must be recorded. Return as `end_of` does."""
+        """Add a child, in one call with others of this moment. The entry about it must be recorded. Return as
+        `end_of` does.
+        """
         self._pending.append(member)
         self._has_more.set()
         return self.end_of(member.id)
@@ -86,7 +95,9 @@ class Children:
         return end
 
     def drop(self, child: str) -> bool:
-        """Forget a child that is not added yet, as if it never was there; return False if it is, or is being added."""
+        """Forget a child that is not added yet, as if it never was there; return False if it is, or is being
+        added.
+        """
         if self._is_adding or all(member.id != child for member in self._pending):
             return False
         self._pending = [member for member in self._pending if member.id != child]
@@ -108,10 +119,11 @@ class Children:
         listens: bool = False,
         first: bool = True,
     ) -> Settle | None:
-        """Let the root wait until one of `awaited` has ended (without `first`: all), or a time comes, or with `listens` a signal.
+        """Let the root wait until one of `awaited` has ended (without `first`: all), or a time comes, or with
+        `listens` a signal.
 
-        With `listens` this activation must have looked at all signals. Return what is to be settled: nothing, if the root
-        waits or has lost its lease. Raises ServerAway.
+        With `listens` this activation must have looked at all signals. Return what is to be settled: nothing,
+        if the root waits or has lost its lease. Raises ServerAway.
         """
         await self.close()
         activation = self._activation

@@ -36,8 +36,8 @@ class FlowExtension:
     def queues(self) -> Sequence[str]:
         """The queues that workers of this process serve.
 
-        There is one for each state machine, and two for each durable function, and for each workflow with steps or hooks here. Each step with a
-        concurrency of its own has one more.
+        There is one for each state machine, and two for each durable function, and for each workflow with
+        steps or hooks here. Each step with a concurrency of its own has one more.
         """
         names = dict.fromkeys(
             workflow.name

@@ -107,7 +107,9 @@ class FlowConsumer:
         """Do nothing: only jobs in the server wait for a flow."""
 
     def surround(self) -> None:
-        """Start with an empty context, but for the name of the workflow: `run` and the calls of functions set theirs."""
+        """Start with an empty context, but for the name of the workflow: `run` and the calls of functions set
+        theirs.
+        """
         begin_apart()
         WORKFLOW.set(self._workflow)
 
@@ -187,7 +189,8 @@ class FlowConsumer:
             return flow
         if page is not None and job.stop:
             try:
-                # If a workflow is unknown here, this raises: the root is parked before it acknowledges its stop.
+                # If a workflow is unknown here, this raises: the root is parked before it acknowledges its
+                # stop.
                 plan = await read_undo_plan(self._runtime, flow, history)
                 return await Unwinding(job, flow, page, plan, CheckpointKeeper(job, flow, page)).run()
             except UnknownHere as error:

@@ -1,9 +1,10 @@
-"""The counter of flows: how many ended in this process, and how. It counts only if the program has an OpenTelemetry SDK.
+"""The counter of flows: how many ended in this process, and how. It counts only if the program has an
+OpenTelemetry SDK.
 
 Not here: flows that end without a worker, because they are cancelled or time out before one has begun them.
 
-What must always hold: a run of a flow counts once, when its worker has decided how it ends. The decision counts twice if
-that worker dies before the server has heard of it, as every effect of a job may.
+What must always hold: a run of a flow counts once, when its worker has decided how it ends. The decision
+counts twice if that worker dies before the server has heard of it, as every effect of a job may.
 """
 
 from __future__ import annotations

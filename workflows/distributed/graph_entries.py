@@ -23,7 +23,9 @@ from workflows.records.records import error_text, stalls_in
 __all__ = ["entry_of", "misfit", "restore_graph"]
 
 _PATIENCE = 0.7
-"""Of cancelled functions, in seconds: twice this and the record of their end fit into the executor's own patience."""
+"""Of cancelled functions, in seconds: twice this and the record of their end fit into the executor's own
+patience.
+"""
 
 
 def restore_graph(
@@ -47,10 +49,11 @@ _ENDED = ("completed", "skipped", "failed")
 
 
 def misfit(history: GraphHistory, workflow: Workflow[Any, Any]) -> str:
-    """Return how what is recorded differs from the steps of a workflow, so that it cannot be read with them; empty if it fits.
+    """Return how what is recorded differs from the steps of a workflow, so that it cannot be read with them;
+    empty if it fits.
 
-    It tells of a step that is missing in one of both, of an each step that is a plain one in the other, and of an each step
-    whose items were recorded under another `on_failure`.
+    It tells of a step that is missing in one of both, of an each step that is a plain one in the other, and
+    of an each step whose items were recorded under another `on_failure`.
     """
     if history.names and (other := set(history.names).symmetric_difference(workflow.steps)):
         return f"version {history.version} with or without step {min(other)}"

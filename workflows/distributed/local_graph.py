@@ -8,15 +8,15 @@
     the flow was stopped meanwhile          -> active steps are cut and recorded; claimed again to roll back
     the worker stops                        -> active steps end; given back
 
-What must always hold: no step begins before all that it needs is recorded; a step that was recorded does not run again;
-the number of failed attempts is recorded before the next attempt begins; a step that was interrupted by the end of its
-worker stays in doubt (`doubts`) until it completes or fails in another run.
+What must always hold: no step begins before all that it needs is recorded; a step that was recorded does not
+run again; the number of failed attempts is recorded before the next attempt begins; a step that was
+interrupted by the end of its worker stays in doubt (`doubts`) until it completes or fails in another run.
 
 Crash windows: `dies-in-step` (the step runs again), `dies-between-siblings` (recorded ones do not run again),
 `dies-before-record` (the step runs again), `dies-after-last-record` (only the `completed` hook runs),
-`dies-in-pause` (the next attempt is counted on), `dies-in-wait` (the wait goes on, until the time that is recorded),
-`signal-meets-suspend` (one that came since the last look wakes the flow at once), `dies-before-signal-taken` (it is there
-again for the next activation).
+`dies-in-pause` (the next attempt is counted on), `dies-in-wait` (the wait goes on, until the time that is
+recorded), `signal-meets-suspend` (one that came since the last look wakes the flow at once),
+`dies-before-signal-taken` (it is there again for the next activation).
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class LocalGraph:
         self._doubts.update(self._new_doubts)
 
     async def run(self) -> Settle | None:
-        """Run steps until none can go on here, and return what becomes of the flow; None if the lease is lost.
+        """Run steps until none can go on here, and return what becomes of the flow; None if the lease is
+        lost.
 
         Raises the error of the `completed` hook, and StoreError.
         """
@@ -143,7 +144,9 @@ class LocalGraph:
         return self._activation.sleep(until_ms=until_ms, listens=listens) if waits else give_back()
 
     async def _begin(self) -> None:
-        """Record the version of a flow that has none, before a step runs: no worker with another one may go on then."""
+        """Record the version of a flow that has none, before a step runs: no worker with another one may go
+        on then.
+        """
         if not self._is_begun and not self._flow.message.version:
             await self._activation.append([self._flow.first_entry()])
             self._is_begun = True
@@ -162,7 +165,9 @@ class LocalGraph:
         return self._graph.failed is not None
 
     def close(self) -> None:
-        """Let go of the run, which refers to this driver: else both would wait for the collector of cycles."""
+        """Let go of the run, which refers to this driver: else both would wait for the collector of
+        cycles.
+        """
         del self._graph, self._apart
 
     async def _complete(self) -> Settle:
@@ -234,18 +239,24 @@ class LocalGraph:
         ATTEMPT.set(attempt)
 
     def runs_apart(self, step: Step[Any, Any]) -> bool:
-        """Tell whether another job or flow runs this step: always, or because the step was paused when it was to begin."""
+        """Tell whether another job or flow runs this step: always, or because the step was paused when it was
+        to begin.
+        """
         return self._flow.workflow.runs_apart(step) or self._apart.has_begun(step.name)
 
     def ask_paused(self, step: Step[Any, Any]) -> Awaitable[bool] | None:
-        """Return None if no step is paused, else whether this one is. The list of a step's items is made all the same."""
+        """Return None if no step is paused, else whether this one is. The list of a step's items is made all
+        the same.
+        """
         paused = self._flow.runtime.paused
         if paused.is_silent or step.is_each or not may_pause(step):
             return None
         return paused.holds(self._flow.workflow.name, step.name)
 
     async def run_apart(self, run: StepRun) -> None:
-        """Let another job or flow run a step; one that is paused between two attempts waits here, where they are counted."""
+        """Let another job or flow run a step; one that is paused between two attempts waits here, where they
+        are counted.
+        """
         has_tried = run.state == "delayed" or run.has_saved or run.step.name in self._doubts
         if has_tried and not self.runs_apart(run.step):
             return await self._put_back(run)
@@ -258,7 +269,9 @@ class LocalGraph:
         return None
 
     async def _put_back(self, run: StepRun) -> None:
-        """Let the flow ask again later whether a step is still paused. Only what nobody knows yet needs an entry."""
+        """Let the flow ask again later whether a step is still paused. Only what nobody knows yet needs an
+        entry.
+        """
         run.state, run.delay = "delayed", _PAUSED
         run.due_ms = self._activation.now_ms + round(_PAUSED * 1000)
         if self._new_doubts:
@@ -314,7 +327,9 @@ class LocalGraph:
             raise
 
     def _take_doubts(self, entry: Entry) -> list[Entry]:
-        """Return the entries about other steps in doubt that are to be recorded beside `entry`, which may be in doubt, too."""
+        """Return the entries about other steps in doubt that are to be recorded beside `entry`, which may be
+        in doubt, too.
+        """
         if entry.place in self._doubts and entry.kind in ("cut", "try"):
             entry.is_lost = True
         elif entry.kind != "child":
@@ -332,7 +347,9 @@ class LocalGraph:
         return delay <= _SHORT
 
     def enter(self, run: StepRun) -> bool:
-        """Take one of the worker's slots for steps; before it, those of the step's own limit and of its pool."""
+        """Take one of the worker's slots for steps; before it, those of the step's own limit and of
+        its pool.
+        """
         limits = self._limits_of(run)
         return self._slots.enter() if not limits else self._enter_all((*limits, self._slots)) is None
 
@@ -348,7 +365,9 @@ class LocalGraph:
             busy = self._enter_all(every, held=busy)
 
     def _enter_all(self, every: Sequence[FlowSlots], held: FlowSlots | None = None) -> FlowSlots | None:
-        """Take a slot of each but `held`, which has been taken. Return one that has none; then all are given back."""
+        """Take a slot of each but `held`, which has been taken. Return one that has none; then all are given
+        back.
+        """
         taken = [] if held is None else [held]
         for slots in every:
             if slots is held:

@@ -1,4 +1,6 @@
-"""The start of a flow by another one: its root, and that of a sub-workflow from the context of the step that runs it."""
+"""The start of a flow by another one: its root, and that of a sub-workflow from the context of the step that
+runs it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ def flow_root(
 ) -> Member:
     """Return the root of the flow `flow_id` of `inner`, with the input `given` and the effective `timeout`.
 
-    `starter` is the flow that starts it, whose message is `outer`, and the job of that which does. `up` as `Member` has it.
+    `starter` is the flow that starts it, whose message is `outer`, and the job of that which does. `up` as
+    `Member` has it.
     """
     message = nested_message(
         outer,

@@ -1,7 +1,8 @@
-"""What is to be undone of a flow that another flow started: of a sub-workflow, or of a child, whatever kind either is of.
+"""What is to be undone of a flow that another flow started: of a sub-workflow, or of a child, whatever kind
+either is of.
 
-What must always hold: what a completed inner flow did is undone as if the outer one had done it, at the place of its end; one
-that did not complete has undone its own, and says in its error what it could not undo.
+What must always hold: what a completed inner flow did is undone as if the outer one had done it, at the place
+of its end; one that did not complete has undone its own, and says in its error what it could not undo.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """The paused steps that a worker knows of: it begins none of their attempts.
 
-A pause of a step is one of its queue, `workflow.<name>.steps/<step>`. A step with a limit has that queue anyway, and the server
-passes a paused queue over. The attempts of other steps run in the worker of their flow, or are jobs among those of other
-steps; so a worker asks before it begins one. While the step is paused,
-    a step of a local flow becomes a job, and the flow waits for it without a slot; if it was paused between two attempts,
-    it stays in the flow, which has their number and what they saved, and asks each 5 s,
-    the job of a step waits on the step's shelf, which is that queue, until a resume brings it back.
+A pause of a step is one of its queue, `workflow.<name>.steps/<step>`. A step with a limit has that queue
+anyway, and the server passes a paused queue over. The attempts of other steps run in the worker of their
+flow, or are jobs among those of other steps; so a worker asks before it begins one. While the step is paused,
+    a step of a local flow becomes a job, and the flow waits for it without a slot; if it was paused between
+    two attempts, it stays in the flow, which has their number and what they saved, and asks each 5 s, the job
+    of a step waits on the step's shelf, which is that queue, until a resume brings it back.
 
-What must hold: a step begins no attempt later than `FRESH` after its pause was answered; a job that a worker holds back
-although the step was just resumed is given back by the server (`store/lua/lib/shelves.lua`).
+What must hold: a step begins no attempt later than `FRESH` after its pause was answered; a job that a worker
+holds back although the step was just resumed is given back by the server (`store/lua/lib/shelves.lua`).
 
-The worker asks when an attempt is about to begin, and not more often than each `FRESH`, or each `_HELD` while that step is
-paused: without work it asks nothing. A server that cannot be asked changes nothing of what is known: the attempt begins, and its record needs the server anyway.
+The worker asks when an attempt is about to begin, and not more often than each `FRESH`, or each `_HELD` while
+that step is paused: without work it asks nothing. A server that cannot be asked changes nothing of what is
+known: the attempt begins, and its record needs the server anyway.
 
-Crash windows: `dies-before-shelved` (the job is rescued, and the next worker asks again), `dies-before-child-recorded` and the
-others of `children` for the step of a local flow.
+Crash windows: `dies-before-shelved` (the job is rescued, and the next worker asks again),
+`dies-before-child-recorded` and the others of `children` for the step of a local flow.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ FRESH = 1.0
 """Seconds for which a worker relies on an answer."""
 
 _HELD = 0.05
-"""Seconds for which it holds attempts back by one: a resume brings them back at once, and it would claim them over and over."""
+"""Seconds for which it holds attempts back by one: a resume brings them back at once, and it would claim them
+over and over.
+"""
 
 
 def may_pause(step: Step[Any, Any]) -> bool:

@@ -1,7 +1,8 @@
-"""The places of one flow: how many of its steps run at a time where several flows share the places of a worker.
+"""The places of one flow: how many of its steps run at a time where several flows share the places of a
+worker.
 
-What must always hold: each flow has one request in the line at most, so that a flow with a thousand parallel steps takes
-turns with the others.
+What must always hold: each flow has one request in the line at most, so that a flow with a thousand parallel
+steps takes turns with the others.
 """
 
 from __future__ import annotations

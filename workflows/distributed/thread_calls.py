@@ -1,7 +1,7 @@
 """Calls of plain functions in the threads of a worker, which cannot be cancelled.
 
-What must always hold: a function that was revoked before it began never begins; what a function did counts, if it ends in
-time; the place of a function that runs on is kept before its caller can give it back.
+What must always hold: a function that was revoked before it began never begins; what a function did counts,
+if it ends in time; the place of a function that runs on is kept before its caller can give it back.
 """
 
 from __future__ import annotations

@@ -95,7 +95,9 @@ class WorkerRuntime:
         return message.version or self._chosen.get((flow_id, message.run), "")
 
     async def complete_message(self, flow_id: str, message: FlowMessage) -> FlowMessage:
-        """Return the message of a job of a flow with its input, if that is left out. Raises ServerAway, StoreCorrupt."""
+        """Return the message of a job of a flow with its input, if that is left out. Raises ServerAway,
+        StoreCorrupt.
+        """
         if not message.is_short:
             return message
         given = self.flows.input_of(flow_id)
@@ -134,14 +136,18 @@ class WorkerRuntime:
         return known
 
     def slots_of(self, workflow: str) -> Places:
-        """Return the slots of a workflow's local steps; a step that awaits a flow of another one holds none of those."""
+        """Return the slots of a workflow's local steps; a step that awaits a flow of another one holds none
+        of those.
+        """
         slots = self._slots.get(workflow)
         if slots is None:
             slots = self._slots[workflow] = Places(self.services.settings.concurrency)
         return slots
 
     def limits_of(self, workflow: Workflow[Any, Any]) -> dict[str, tuple[Places, ...]]:
-        """Return the places of the local steps with a concurrency or a pool, in the order in which they are taken."""
+        """Return the places of the local steps with a concurrency or a pool, in the order in which they are
+        taken.
+        """
         known = self._limits.get(id(workflow))
         if known is None:
             every = {name: tuple(self._limits_on(step)) for name, step in workflow.steps.items()}
@@ -185,7 +191,9 @@ class WorkerRuntime:
         return known
 
     async def call_sync(self, call: Callable[[], Any], threads: ThreadPool | None = None) -> Any:
-        """Run a plain function in one of the worker's threads, or of those of a pool; see `call_in_thread`."""
+        """Run a plain function in one of the worker's threads, or of those of a pool; see
+        `call_in_thread`.
+        """
         return await call_in_thread(threads or self.services.threads, call)
 
 
@@ -266,7 +274,9 @@ class Flow:
         return records, unloaded
 
     async def _read_recorded(self, steps: Sequence[str]) -> dict[str, StepRecord]:
-        """Return the records of steps, and of others, from what is kept here, or from the journal of the flow."""
+        """Return the records of steps, and of others, from what is kept here, or from the journal of the
+        flow.
+        """
         loader, jobs = self.runtime.loader, {step: self.job_of(step) for step in steps}
         kept = {step: text for step, job in jobs.items() if (text := loader.kept(job)) is not None}
         if len(kept) == len(jobs):

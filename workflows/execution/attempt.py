@@ -5,11 +5,13 @@ cancellation and returns; a function that ignores its cancellation is cancelled 
 then given up on. One rule differs: after a cut from outside (the flow was cancelled or timed out), a value
 that the function still returns counts, because its effect must be undone.
 
-The function has a task and a context of its own. It begins at once if the caller wants that (from Python 3.12 on; else with
-the next round of the event loop), so an attempt that waits for nothing takes no round of the event loop.
+The function has a task and a context of its own. It begins at once if the caller wants that (from Python 3.12
+on; else with the next round of the event loop), so an attempt that waits for nothing takes no round of the
+event loop.
 
 What must always hold: `run` returns only after the function has ended or was given up on, so that no step is
-undone while it still runs; `run` never raises the function's error; a timeout counts from the function's beginning.
+undone while it still runs; `run` never raises the function's error; a timeout counts from the function's
+beginning.
 
 What a function came to is recorded with `outlast`: a cancellation in the moment between its end and its
 record would otherwise
@@ -39,7 +41,9 @@ _log = get_logger("workflows")
 
 
 def begin_task(work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-    """Make a task of `work` and run it up to its first wait; before Python 3.12, or with a task factory, it runs later."""
+    """Make a task of `work` and run it up to its first wait; before Python 3.12, or with a task factory, it
+    runs later.
+    """
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
         return asyncio.Task(work, loop=loop, eager_start=True)
@@ -139,10 +143,11 @@ class Attempt:
         self._wake()
 
     async def run(self, *, cut_on_cancel: bool = False, at_once: bool = True) -> Ended:
-        """Run the function to its end. Without `at_once` it begins with the next round of the event loop, after others.
+        """Run the function to its end. Without `at_once` it begins with the next round of the event loop,
+        after others.
 
-        Cancelling this call cancels the function and waits for its end. With `cut_on_cancel` it then counts as cut: this
-        call returns, and the caller must pass the `cancellation` on.
+        Cancelling this call cancels the function and waits for its end. With `cut_on_cancel` it then counts
+        as cut: this call returns, and the caller must pass the `cancellation` on.
         """
         if self._is_cut:
             return Ended(is_cut=True)

@@ -1,4 +1,5 @@
-"""The run of a step graph in one process: which step may start, what follows from its end, and when nothing can go on.
+"""The run of a step graph in one process: which step may start, what follows from its end, and when nothing
+can go on.
 
     waiting -> active -> completed | skipped -> its followers
                       -> delayed -> active
@@ -7,8 +8,8 @@
             -> sleeping -> completed | failed   (a step that only waits, for a time or a signal)
             -> its items, each as a step -> completed | failed   (a step that runs for each item of a list)
 
-Inline flows and the flows of workers both run their steps with it. Their difference is the `StepDriver`: how one attempt
-is made, where an end is recorded, and how long a step waits here for its next attempt.
+Inline flows and the flows of workers both run their steps with it. Their difference is the `StepDriver`: how
+one attempt is made, where an end is recorded, and how long a step waits here for its next attempt.
 
 What must always hold:
 - no step starts before all that it needs is recorded (`record` has returned);
@@ -59,8 +60,8 @@ class GraphRun:
     ) -> None:
         """Prepare all steps of `workflow` as waiting. `patience` in seconds is that of each attempt.
 
-        `desk` has the signals, if the workflow waits for any. `kept` are the steps whose results count from an earlier run: a step that waited for one of them waits for what
-        that one waited for.
+        `desk` has the signals, if the workflow waits for any. `kept` are the steps whose results count from
+        an earlier run: a step that waited for one of them waits for what that one waited for.
         """
         self.workflow = workflow
         self.records: dict[str, StepRecord] = {}
@@ -328,7 +329,9 @@ class GraphRun:
             )
 
     def _end_pause(self, run: StepRun, record: StepRecord) -> None:
-        """Complete a step that waited; if the run halts meanwhile, it is cancelled, or goes on in another activation."""
+        """Complete a step that waited; if the run halts meanwhile, it is cancelled, or goes on in another
+        activation.
+        """
         if not self.is_halted:
             run.complete(record)
         elif self.cancellation is None and self._error is None:
@@ -387,11 +390,14 @@ class GraphRun:
         return await wait_slot(self._driver, run, self._halted)
 
     async def pause(self, delay: float) -> bool:
-        """Wait before a next attempt; return False if that follows in another activation. A halt ends the wait."""
+        """Wait before a next attempt; return False if that follows in another activation. A halt ends the
+        wait.
+        """
         return await self._pauses.wait(delay)
 
     async def wait_apart(self, run: StepRun, end: asyncio.Future[T], *, lingers: bool = False) -> T | None:
-        """Wait for the end of what runs the step elsewhere. Return None if the run halts, or if nothing is active here.
+        """Wait for the end of what runs the step elsewhere. Return None if the run halts, or if nothing is
+        active here.
 
         With `lingers` it waits on in the second case, until `settle_down`. Raises the error of `end`.
         """

@@ -1,7 +1,7 @@
 """The items of a step that runs for each item of a list, in one run of a graph: which of them may begin.
 
-What must always hold: items begin in order, and at most `at_once` have begun without having ended; so which ones may have run
-follows from those that are recorded.
+What must always hold: items begin in order, and at most `at_once` have begun without having ended; so which
+ones may have run follows from those that are recorded.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ def runs_of(steps: Mapping[str, StepRun]) -> Iterable[StepRun]:
 
 
 def settle_items(runs: Iterable[StepRun], *, is_halted: bool) -> None:
-    """Give steps whose items run no more their state, if the run has halted: nothing but their items is recorded."""
+    """Give steps whose items run no more their state, if the run has halted: nothing but their items is
+    recorded.
+    """
     for run in runs:
         if is_halted and run.state == "active" and run.items is not None:
             states = {item.state for item in run.items.runs if item.record is None}

@@ -1,7 +1,8 @@
 """The pauses of one run: steps that wait for their next attempt, for a time or for a signal.
 
-What must always hold: a short pause ends here. A long one is no reason to hold the flow in this process: when nothing else
-goes on, all long pauses end, and what they wait for follows in another activation. A halt ends all pauses.
+What must always hold: a short pause ends here. A long one is no reason to hold the flow in this process: when
+nothing else goes on, all long pauses end, and what they wait for follows in another activation. A halt ends
+all pauses.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ class Pauses:
     async def wait(
         self, delay: float, *, holds: bool | None = None, arrival: asyncio.Future[Signal] | None = None
     ) -> bool:
-        """Wait `delay` seconds, or until `arrival` is done; return False if what is waited for follows elsewhere.
+        """Wait `delay` seconds, or until `arrival` is done; return False if what is waited for follows
+        elsewhere.
 
-        `holds` tells whether the pause is a reason to stay here; by default the sleeper does. Raises what its `sleep` raises.
+        `holds` tells whether the pause is a reason to stay here; by default the sleeper does. Raises what its
+        `sleep` raises.
         """
         if delay <= 0:
             return True
@@ -72,7 +75,8 @@ class Pauses:
         return not pause.done() or pause.result() or (arrival is not None and arrival.done())
 
     async def wait_apart(self, end: asyncio.Future[T], *, lingers: bool, is_halted: bool) -> T | None:
-        """Wait for the end of what runs a step elsewhere. Return None if the run halts, or if no step is busy here.
+        """Wait for the end of what runs a step elsewhere. Return None if the run halts, or if no step is busy
+        here.
 
         With `lingers` it waits on in the second case, until `settle_down`. Raises the error of `end`.
         """

@@ -3,11 +3,11 @@
     worker    names, input and loaded results, as JSON ->
     process                                              progress, ..., result or the record of the error
 
-What must always hold: the process finds the step by the import path of its workflow; it decodes and encodes with the same
-types as the worker; nothing is recorded there.
+What must always hold: the process finds the step by the import path of its workflow; it decodes and encodes
+with the same types as the worker; nothing is recorded there.
 
-Crash windows: `process-dies` (the attempt fails with ProcessDied), `worker-dies` (the process ends with it, and the step runs
-again).
+Crash windows: `process-dies` (the attempt fails with ProcessDied), `worker-dies` (the process ends with it,
+and the step runs again).
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class PooledSteps:
     async def run(self, step: Step[Any, Any], ctx: StepContext[Any], call: Callable[[], Any]) -> Any:
         """Run the function of a step, which is also `call`, in its pool, and return its result.
 
-        Cancelling kills the process. Raises the declared error or a HandlerError in place of the function's own error,
-        and ProcessDied.
+        Cancelling kills the process. Raises the declared error or a HandlerError in place of the function's
+        own error, and ProcessDied.
         """
         pool = self._pools[step.pool or ""]
         if pool.calls is None:
@@ -151,7 +151,9 @@ def check_known(pool: str, where: str, known: Collection[str]) -> None:
 
 
 def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
-    """Run one attempt in this process; return the result as JSON text. Raises what the function raises, and PayloadError."""
+    """Run one attempt in this process; return the result as JSON text. Raises what the function raises, and
+    PayloadError.
+    """
     given = msgspec.convert(payload, _Given)
     codecs = _codecs(given.workflow, given.max_bytes)
     workflow = codecs.workflow
@@ -202,7 +204,9 @@ def _function_place() -> ImportPath:
 
 
 class ProcessAttempt:
-    """The tools of an attempt in a process: its worker does what it asks for, so each call has ended when it returns."""
+    """The tools of an attempt in a process: its worker does what it asks for, so each call has ended when it
+    returns.
+    """
 
     def __init__(self, ctx: ProcessContext) -> None:
         self._tools = tools_of(ctx)

@@ -1,7 +1,7 @@
 """The progress of a flow's active steps, told by their functions.
 
-What must always hold: a call counts only while its attempt runs, so that a function that outlives its attempt, in a thread or
-because it ignores its cancellation, tells nothing about the next one.
+What must always hold: a call counts only while its attempt runs, so that a function that outlives its
+attempt, in a thread or because it ignores its cancellation, tells nothing about the next one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ class ProgressNotes:
     """The newest progress of each active step of one flow."""
 
     def __init__(self, write: Callable[[str], Coroutine[Any, Any, None]] | None = None) -> None:
-        """`write` records the progress of all active steps, a JSON object by name of step; None records nothing."""
+        """`write` records the progress of all active steps, a JSON object by name of step; None records
+        nothing.
+        """
         self._write = write
         self._attempts: dict[str, AttemptProgress] = {}
         self._texts: dict[str, msgspec.Raw] = {}

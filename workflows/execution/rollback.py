@@ -1,7 +1,8 @@
 """The saga: it runs the rollbacks of a stopped flow's completed steps, in reverse order, durably.
 
-Distributed and inline flows share it. Not here: the list of rollbacks and its order (`distributed.undo.spread_undo`, `distributed.undo.local_undo`,
-`inline.flow`), and storing the checkpoints (`save`).
+Distributed and inline flows share it. Not here: the list of rollbacks and its order
+(`distributed.undo.spread_undo`, `distributed.undo.local_undo`, `inline.flow`), and storing the checkpoints
+(`save`).
 
 What must always hold:
 - rollbacks run one at a time, in the given order, each with its own retry rule and timeout;
@@ -77,7 +78,8 @@ class Undoable(Protocol):
     async def perform(self, number: int, call_sync: CallSync, job_id: str) -> None:
         """Make attempt number `number`. Raises what the rollback raises.
 
-        `job_id` is the job that runs here, whatever the flow of the step: it keeps the log lines of the rollback.
+        `job_id` is the job that runs here, whatever the flow of the step: it keeps the log lines of the
+        rollback.
         """
         ...
 
@@ -86,7 +88,8 @@ U = TypeVar("U", bound=Undoable)
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True):
-    """The rollback of a step of a graph. `path` is the step's name, or `outer/inner` for a sub-workflow's step.
+    """The rollback of a step of a graph. `path` is the step's name, or `outer/inner` for a sub-workflow's
+    step.
 
     `record` is the record of the step. It is None if the step did not complete, or if that is unknown; the
     rollback then gets None as the result. `ctx` makes the context of each attempt.
@@ -110,7 +113,9 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rule(self) -> Retry:
-        """The retry rule of the rollback: its own, or else the workflow's, for errors of any kind: it must be done."""
+        """The retry rule of the rollback: its own, or else the workflow's, for errors of any kind: it must be
+        done.
+        """
         return self.step.undo_retry or msgspec.structs.replace(self.workflow.retry, only=(), never=())
 
     @property

@@ -1,10 +1,11 @@
 """The signals of one run of a step graph: which step that waits gets which signal.
 
     a step begins to wait -> a signal of its name is there | comes -> given to the step, whose end takes it
-                                                           a payload that does not fit -> refused, and the step waits on
+                                                           a payload that does not fit -> refused, and the
+                                                           step waits on
 
-What must always hold: a signal goes to one step, to the one that began to wait first; signals of a name are given in the
-order in which they came; a signal that no step waits for is kept.
+What must always hold: a signal goes to one step, to the one that began to wait first; signals of a name are
+given in the order in which they came; a signal that no step waits for is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Inbox(Protocol):
         ...
 
     def holds(self, delay: float) -> bool:
-        """Tell whether a step waits here for a signal, that many seconds (or `math.inf`), even if no other step runs."""
+        """Tell whether a step waits here for a signal, that many seconds (or `math.inf`), even if no other
+        step runs.
+        """
         ...
 
     async def listen(self) -> None:

@@ -33,7 +33,9 @@ def flow_attributes(
     client: str,
     url: str,
 ) -> dict[str, Any]:
-    """Return the attributes of a flow's span; `kind` is `send` or `process`, `url` that of the provider's settings."""
+    """Return the attributes of a flow's span; `kind` is `send` or `process`, `url` that of the provider's
+    settings.
+    """
     return message_attributes(
         operation,
         kind,

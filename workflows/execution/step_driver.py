@@ -1,4 +1,6 @@
-"""The calls by which a run of a graph makes attempts, waits and records, as inline flows and workers answer them."""
+"""The calls by which a run of a graph makes attempts, waits and records, as inline flows and workers answer
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,22 @@ class StepDriver(Protocol):
         ...
 
     def ask_paused(self, step: Step[Any, Any]) -> Awaitable[bool] | None:
-        """Return None if no step is paused; else whether this one is, so that no attempt of it may begin here."""
+        """Return None if no step is paused; else whether this one is, so that no attempt of it may begin
+        here.
+        """
         ...
 
     async def run_apart(self, run: StepRun) -> None:
-        """Let that job or flow run to its end, and take over the end. The run is `waiting` if that comes later."""
+        """Let that job or flow run to its end, and take over the end. The run is `waiting` if that comes
+        later.
+        """
         ...
 
     async def record(self, run: StepRun) -> None:
         """Record the end of a step, or a beginning.
 
-        With the state `delayed` it is a failed attempt that another one follows, with `sleeping` the beginning of a wait,
-        and with `active` the list of the items of a step.
+        With the state `delayed` it is a failed attempt that another one follows, with `sleeping` the
+        beginning of a wait, and with `active` the list of the items of a step.
         """
         ...
 

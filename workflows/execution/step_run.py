@@ -132,7 +132,9 @@ class StepRun:
         return delay
 
     def put_off(self, later: Later) -> float:
-        """Note that its function asked for a later time, without an attempt or an error; return the seconds until then."""
+        """Note that its function asked for a later time, without an attempt or an error; return the seconds
+        until then.
+        """
         self.failure = self.told = ""
         return later.delay
 

@@ -162,7 +162,9 @@ async def _is_final(error: Exception, ctx: StepContext[Any], call_sync: CallSync
 
 
 async def _make_data(ctx: StepContext[Any], call_sync: CallSync) -> None:
-    """Make the data that the functions of the flow share, unless this activation has it. Raises what its function raises."""
+    """Make the data that the functions of the flow share, unless this activation has it. Raises what its
+    function raises.
+    """
     hook, data = codecs_of(ctx).workflow.hooks.get("data"), data_of(ctx)
     if hook is None or data.has_value:
         return
@@ -197,7 +199,8 @@ async def call(
     call_sync: CallSync,
     kind: AttemptKind = "step",
 ) -> Any:
-    """Call a user's function with its context and `arguments`, through the middleware; a plain one runs in a thread.
+    """Call a user's function with its context and `arguments`, through the middleware; a plain one runs in a
+    thread.
 
     The middleware gets the last argument, or for want of one the input of the flow.
     """

@@ -1,8 +1,11 @@
-"""What a step saves for its next attempt, and how it hears that it should end: for steps that run in the job of their flow.
+"""What a step saves for its next attempt, and how it hears that it should end: for steps that run in the job
+of their flow.
 
-    saved (a live text of the flow's job, by the name of the step) -> replaced -> gone with the entry of the step's end
+    saved (a live text of the flow's job, by the name of the step) -> replaced -> gone with the entry of the
+    step's end
 
-A spread step is a job of its own and saves there, as a handler does (`eventbus.handlers.contexts.attempt_tools`).
+A spread step is a job of its own and saves there, as a handler does
+(`eventbus.handlers.contexts.attempt_tools`).
 
 What must always hold:
 - a text is written under the lease of the flow's job, by an attempt that has not ended: one that outlives its end, in a thread
@@ -10,10 +13,12 @@ What must always hold:
 - the text goes in the same append as the entry of the step's end: while a step may run again, what it saved is there;
 - a step reads what it saved itself, and nothing of another step, item or call.
 
-Crash windows: `dies-before-save` (what was done since the last save is done again), `dies-after-save` (the next attempt reads it),
-`dies-before-record` (the step runs again, and still has its text), `save-not-answered` (the turn is sent again).
+Crash windows: `dies-before-save` (what was done since the last save is done again), `dies-after-save` (the
+next attempt reads it), `dies-before-record` (the step runs again, and still has its text),
+`save-not-answered` (the turn is sent again).
 
-Alternatives: an entry of the journal for each save would never go; a hash of its own would need a key and a flag of its own.
+Alternatives: an entry of the journal for each save would never go; a hash of its own would need a key and a
+flag of its own.
 """
 
 from __future__ import annotations
@@ -183,7 +188,9 @@ class StepTools:
 
 
 class RollbackTools:
-    """The tools of one attempt of a rollback, an `AttemptTools`: it keeps log lines, and has nothing saved."""
+    """The tools of one attempt of a rollback, an `AttemptTools`: it keeps log lines, and has nothing
+    saved.
+    """
 
     stopping: Stopping | None = None
     max_saved: int = 1 << 20

@@ -1,7 +1,7 @@
 """What one append of a run records, and the calls whose end that is.
 
-What must always hold: signals go to waits in the order in which they came; a wait that a signal and its time end at once is
-ended by the signal, because somebody may rely on it.
+What must always hold: signals go to waits in the order in which they came; a wait that a signal and its time
+end at once is ended by the signal, because somebody may rely on it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Batch:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.done: int = 0
-        """How many of the first entries tell what was done here; those behind them tell what came, and what follows."""
+        """How many of the first entries tell what was done here; those behind them tell what came, and what
+        follows.
+        """
         self.ends: dict[int, Call[Any]] = {}
         self.taken: list[str] = []
         self.live: dict[str, str] = {}
@@ -62,7 +64,9 @@ class Batch:
         yield self.entries[first:], self.live, self.taken
 
     def settle(self, run: FunctionRun) -> None:
-        """Put the entries into the history, now that they are recorded, and tell the calls whose end they are."""
+        """Put the entries into the history, now that they are recorded, and tell the calls whose end they
+        are.
+        """
         long, most = run.history.length, run.durable.max_history * 0.8
         for place, entry in enumerate(self.entries):
             record = run.history.add(entry)
@@ -85,7 +89,9 @@ class Batch:
 
 
 def collect(run: FunctionRun) -> Batch:
-    """Return what is to be recorded now: what the code said, what ended, what came, what began, and who won."""
+    """Return what is to be recorded now: what the code said, what ended, what came, what began, and
+    who won.
+    """
     batch = Batch()
     for entry in run.outbox:
         batch.add(entry)

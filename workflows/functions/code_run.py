@@ -61,7 +61,9 @@ class CodeRun:
         self.fresh: list[StepCall[Any]] = []
         self.pending: dict[str, TimedCall[Any]] = {}
         self.begun_children: list[ChildCall[Any]] = []
-        """Children whose beginning is recorded, or will be with the next append, and whose end nobody awaits yet."""
+        """Children whose beginning is recorded, or will be with the next append, and whose end nobody awaits
+        yet.
+        """
         self.has_fresh_children: bool = False
         """Whether the beginning of a child is yet to be recorded."""
         self.races: dict[str, Race] = {}
@@ -99,7 +101,9 @@ class CodeRun:
         return self.recorder.now_ms
 
     def scope(self, what: str) -> Scope:
-        """Return the scope whose code runs now. Raises what ends the run, and NonDeterminismError in foreign tasks."""
+        """Return the scope whose code runs now. Raises what ends the run, and NonDeterminismError in foreign
+        tasks.
+        """
         if self.ending is not None:
             raise self.ending
         if self._current is None:
@@ -120,7 +124,9 @@ class CodeRun:
         call.begin()
 
     def check_not_lost(self, call: Call[Any]) -> None:
-        """Raise UsageError for a call that lost a race: a replay takes the winner, and does not wait for it."""
+        """Raise UsageError for a call that lost a race: a replay takes the winner, and does not wait
+        for it.
+        """
         if call.is_lost:
             raise UsageError(
                 f"{call.told} of flow {self.flow_id}, at position {call.position}, lost a race, so a replay would not wait "

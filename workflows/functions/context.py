@@ -1,7 +1,8 @@
 """The context of a durable function: what its code may do, and what is recorded of it.
 
-What must always hold: each call takes its position at once, before anything is awaited; what the code can ask without a
-call (the time, random numbers, ids) follows from what is recorded, so that it is the same in each replay.
+What must always hold: each call takes its position at once, before anything is awaited; what the code can ask
+without a call (the time, random numbers, ids) follows from what is recorded, so that it is the same in each
+replay.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ _PAYLOAD = TypeVar("_PAYLOAD")
 class FlowContext(Generic[I]):
     """The argument of a durable function. Its calls are recorded; await them where you make them.
 
-    `input` is the input of the flow. `meta` and `correlation_id` are those of its caller. `run` counts from 1, and rises
-    with each retry by hand. Do not change attributes other than `state`.
+    `input` is the input of the flow. `meta` and `correlation_id` are those of its caller. `run` counts from
+    1, and rises with each retry by hand. Do not change attributes other than `state`.
     """
 
     __slots__ = ("_log", "_run", "_state", "correlation_id", "flow_id", "input", "meta", "run")
@@ -87,10 +88,10 @@ class FlowContext(Generic[I]):
     def step(self, call: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         """Run a task, or any function, as a step; awaiting it returns its result, which is recorded once.
 
-        It runs at least once: a worker that dies in it makes another one run it again. The arguments are not recorded. What
-        it raises after its last attempt is raised here as a HandlerError, a declared error as itself, also in the run in
-        which it happened. Raises DefinitionError for what is no function or has no name, and for a task whose retry rule
-        contradicts the declared errors.
+        It runs at least once: a worker that dies in it makes another one run it again. The arguments are not
+        recorded. What it raises after its last attempt is raised here as a HandlerError, a declared error as
+        itself, also in the run in which it happened. Raises DefinitionError for what is no function or has no
+        name, and for a task whose retry rule contradicts the declared errors.
         """
         scope = self._run.scope("step")
         return scope.expect(StepCall[Any](self._run, scope, self._task_of(call), args, kwargs))
@@ -104,9 +105,10 @@ class FlowContext(Generic[I]):
     def wait_for(self, signal: Signal[T], *, timeout: Duration | None = None) -> Awaitable[T]:
         """Wait for a signal; awaiting it returns its payload. No worker waits meanwhile.
 
-        A signal that came before is there at once. Signals of one name go to the waits in the order of both. A payload
-        that does not fit its type is recorded as refused, and the wait goes on. Raises TimeoutError past `timeout`, and
-        DefinitionError for a signal that the function does not declare, if it declares some.
+        A signal that came before is there at once. Signals of one name go to the waits in the order of both.
+        A payload that does not fit its type is recorded as refused, and the wait goes on. Raises TimeoutError
+        past `timeout`, and DefinitionError for a signal that the function does not declare, if it declares
+        some.
         """
         if not isinstance(signal, Signal):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"expected a Signal to wait for, got: {shown(signal)}")
@@ -126,8 +128,8 @@ class FlowContext(Generic[I]):
     def emit(self, event: Any, payload: Any = None, **options: Any) -> Awaitable[Any]:
         """Emit an event once. Await it for the outcome; without await nobody waits for that.
 
-        Its idempotency key follows from the position, unless you give another one. An emission that is not awaited is sent
-        before the next call of the same code.
+        Its idempotency key follows from the position, unless you give another one. An emission that is not
+        awaited is sent before the next call of the same code.
         """
         scope = self._run.scope("emit")
         return EmitCall(self._run, scope, event, payload, options)
@@ -149,10 +151,12 @@ class FlowContext(Generic[I]):
     ) -> Awaitable[Any]:
         """Run a flow of another workflow, of any kind, as a part of this one; awaiting it returns its output.
 
-        The input of a state machine is its first state. It runs anywhere in the fleet, and no worker waits for it. It has the meta and the correlation id of this flow.
-        `timeout` overrides that of the workflow (0: none). If this flow stops later, what a completed one did is undone, too;
-        a failed one has undone it itself. Raises the error of the flow as its caller gets it: StepError, a declared error,
-        FlowTimeout, FlowCancelled. Raises DefinitionError for a workflow that is not registered, and PayloadError.
+        The input of a state machine is its first state. It runs anywhere in the fleet, and no worker waits
+        for it. It has the meta and the correlation id of this flow. `timeout` overrides that of the workflow
+        (0: none). If this flow stops later, what a completed one did is undone, too; a failed one has undone
+        it itself. Raises the error of the flow as its caller gets it: StepError, a declared error,
+        FlowTimeout, FlowCancelled. Raises DefinitionError for a workflow that is not registered, and
+        PayloadError.
         """
         scope = self._run.scope("flow")
         return scope.expect(FlowCall(self._run, scope, workflow, input, timeout))
@@ -187,12 +191,14 @@ class FlowContext(Generic[I]):
         local: bool = False,
         return_exceptions: bool = False,
     ) -> Awaitable[Any]:
-        """Call a task with each item, at most `limit` at a time; awaiting it returns the results in the order of the items.
+        """Call a task with each item, at most `limit` at a time; awaiting it returns the results in the order
+        of the items.
 
-        The calls are jobs, which any worker of this function runs; with `local` this worker runs them. Each is recorded, has
-        the retries and the timeout of the task, and owes its rollback when it has completed. Items of jobs are JSON. After an
-        error no further call begins; when those that run have ended, the error of the lowest item is raised. With
-        `return_exceptions` errors are values, and all items are called. Raises DefinitionError, and PayloadError for an item.
+        The calls are jobs, which any worker of this function runs; with `local` this worker runs them. Each
+        is recorded, has the retries and the timeout of the task, and owes its rollback when it has completed.
+        Items of jobs are JSON. After an error no further call begins; when those that run have ended, the
+        error of the lowest item is raised. With `return_exceptions` errors are values, and all items are
+        called. Raises DefinitionError, and PayloadError for an item.
         """
         scope = self._run.scope("map")
         return scope.expect(
@@ -240,8 +246,9 @@ class FlowContext(Generic[I]):
     def gather(self, *calls: Any, return_exceptions: bool = False) -> Awaitable[Any]:
         """Run calls and coroutines side by side and wait for all; awaiting it returns their values in order.
 
-        The error of the lowest position is raised, after all have ended; with `return_exceptions` errors are values. A
-        coroutine is a branch with positions of its own. Branches must not share variables that they change.
+        The error of the lowest position is raised, after all have ended; with `return_exceptions` errors are
+        values. A coroutine is a branch with positions of its own. Branches must not share variables that they
+        change.
 
         Raises UsageError for a call that belongs to another group, and for one that lost a race.
         """
@@ -249,10 +256,11 @@ class FlowContext(Generic[I]):
         return scope.expect(Gather(self._run, scope, calls, keeps_errors=return_exceptions))
 
     def race(self, *calls: Awaitable[T]) -> Awaitable[Winner[T]]:
-        """Run calls and coroutines side by side until the first one ends; returns its number, from 0, and its value.
+        """Run calls and coroutines side by side until the first one ends; returns its number, from 0, and its
+        value.
 
-        The winner is recorded. The steps of the others are cancelled, and their waits forgotten; they cannot be awaited any
-        more. Raises the error of the winner, and UsageError as `gather` does.
+        The winner is recorded. The steps of the others are cancelled, and their waits forgotten; they cannot
+        be awaited any more. Raises the error of the winner, and UsageError as `gather` does.
         """
         scope = self._run.scope("race")
         return scope.expect(Race(self._run, scope, calls))
@@ -275,7 +283,8 @@ class FlowContext(Generic[I]):
             self._run.outbox.append(msgspec.structs.replace(entry, result=msgspec.Raw(text), undo=undo.key))
 
     def patched(self, name: str) -> bool:
-        """Tell whether this flow runs the new code of a change: true unless the flow was here before the change.
+        """Tell whether this flow runs the new code of a change: true unless the flow was here before the
+        change.
 
         Write `if ctx.patched("fraud-check"): new else: old`. The answer is recorded.
         """
@@ -291,16 +300,19 @@ class FlowContext(Generic[I]):
         return True
 
     def retired(self, name: str) -> None:
-        """Say that all flows run the new code of a change: remove `patched(name)`, and put this in its place."""
+        """Say that all flows run the new code of a change: remove `patched(name)`, and put this in
+        its place.
+        """
         scope = self._run.scope("retired")
         if self._has_patch(scope, name):
             scope.take()
 
     def continue_as_new(self, input: I) -> NoReturn:  # noqa: A002  (the word of the glossary)
-        """Start the function again from its top with another input and an empty history; the flow stays the same one.
+        """Start the function again from its top with another input and an empty history; the flow stays the
+        same one.
 
-        Rollbacks that are known so far are forgotten. Signals that no wait has taken stay. Raises PayloadError for an input
-        that does not fit, and UsageError in a branch.
+        Rollbacks that are known so far are forgotten. Signals that no wait has taken stay. Raises
+        PayloadError for an input that does not fit, and UsageError in a branch.
         """
         if self._run.scope("continue_as_new").name:
             raise UsageError("ctx.continue_as_new is for the function itself; return from the branch first")
@@ -312,8 +324,8 @@ class FlowContext(Generic[I]):
     def state(self) -> Any:
         """The live state of the flow, of the type `state` of the definition; None before it is set.
 
-        Set it to show where the flow is: `FlowHandle.state()` reads it in any process. It goes out with the next record.
-        Setting it raises PayloadError for a value that does not fit.
+        Set it to show where the flow is: `FlowHandle.state()` reads it in any process. It goes out with the
+        next record. Setting it raises PayloadError for a value that does not fit.
         """
         return self._state
 

@@ -11,7 +11,9 @@ __all__ = ["ContinueAsNew", "FlowStopping", "FlowSuspended"]
 
 
 class FlowSuspended(Passing):
-    """This run of the code ends, because the flow sleeps or its worker stops; a later one repeats it and goes on."""
+    """This run of the code ends, because the flow sleeps or its worker stops; a later one repeats it and goes
+    on.
+    """
 
 
 class FlowStopping(Passing):

@@ -2,7 +2,8 @@
 
 Not here: running it (`functions.function_run`).
 
-What must always hold: a definition that exists can run: its types can be converted, and its options are valid.
+What must always hold: a definition that exists can run: its types can be converted, and its options are
+valid.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ _CONTEXT = "FlowContext"  # by name: the class itself stands above this module
 class Durable(FlowDefinition, Generic[I, O]):
     """A durable function, as a definition. To run its flows, register it with a WorkflowProvider.
 
-    `input`, `output` and `state` are types. `retry` applies to tasks without a rule of their own. `timeout` is in seconds,
-    None for none. `errors` are the declared errors, and `signals` the declared signals by name, None if any is accepted. Do
-    not change the attributes.
+    `input`, `output` and `state` are types. `retry` applies to tasks without a rule of their own. `timeout`
+    is in seconds, None for none. `errors` are the declared errors, and `signals` the declared signals by
+    name, None if any is accepted. Do not change the attributes.
     """
 
     _kind: ClassVar[FlowKind] = "function"
@@ -109,7 +110,9 @@ class Durable(FlowDefinition, Generic[I, O]):
         return f"durable function {self.name!r}"
 
     def check_signal(self, name: str) -> Signal[Any] | None:
-        """Return the declared signal of this name; None if signals are not declared. Raises DefinitionError."""
+        """Return the declared signal of this name; None if signals are not declared. Raises
+        DefinitionError.
+        """
         if self.signals is None:
             return None
         check_known(name, self.signals, self.where)
@@ -168,20 +171,24 @@ def durable(
     version: str = "1",
     max_history: int = MAX_ENTRIES,
 ) -> DurableDecorator:
-    """Make the decorated async function a durable function: `async def order(ctx: FlowContext[Order]) -> Receipt`.
+    """Make the decorated async function a durable function: `async def order(ctx: FlowContext[Order]) ->
+    Receipt`.
 
-    A flow of it records each call of `ctx`. After a crash or a sleep the function runs again from its top, and recorded
-    calls return at once what they returned before. So between these calls the code must do the same each time.
+    A flow of it records each call of `ctx`. After a crash or a sleep the function runs again from its top,
+    and recorded calls return at once what they returned before. So between these calls the code must do the
+    same each time.
 
-    The input type is that of the annotation `FlowContext[...]`. `output` is by default the annotated return type; `state`
-    is the type of `ctx.state`. Types are those that msgspec converts, or pydantic models. `errors` are the declared errors:
-    awaiting a flow raises them as themselves. They are answers, so a task that raises one is not retried, unless the error
-    is in `retry_on` too. `signals` are those that it waits for: then a process that has this definition sends no other ones,
-    and the function waits for no other; None accepts any. `retry` applies to tasks without a rule of their own (default: 3
-    attempts, exponential from 1 s). `timeout` bounds a whole flow; None or 0 is none. `concurrency` is the most flows of the
-    function that one worker runs at a time, by default the provider's setting; a flow that sleeps or waits is not counted.
-    Only workers that have a flow's `version` run it. `max_history` is the number of entries that a flow may record before
-    `HistoryFull` is raised in it. `keep_completed` and `keep_failed` say how long ended flows are kept, as for an event.
+    The input type is that of the annotation `FlowContext[...]`. `output` is by default the annotated return
+    type; `state` is the type of `ctx.state`. Types are those that msgspec converts, or pydantic models.
+    `errors` are the declared errors: awaiting a flow raises them as themselves. They are answers, so a task
+    that raises one is not retried, unless the error is in `retry_on` too. `signals` are those that it waits
+    for: then a process that has this definition sends no other ones, and the function waits for no other;
+    None accepts any. `retry` applies to tasks without a rule of their own (default: 3 attempts, exponential
+    from 1 s). `timeout` bounds a whole flow; None or 0 is none. `concurrency` is the most flows of the
+    function that one worker runs at a time, by default the provider's setting; a flow that sleeps or waits is
+    not counted. Only workers that have a flow's `version` run it. `max_history` is the number of entries that
+    a flow may record before `HistoryFull` is raised in it. `keep_completed` and `keep_failed` say how long
+    ended flows are kept, as for an event.
 
     Raises DefinitionError for a value or a function that cannot be used.
     """

@@ -33,7 +33,8 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Asleep(msgspec.Struct, frozen=True):
-    """Nothing can go on here before the time `until_ms` (None: no time ends it), or with `listens` before a signal.
+    """Nothing can go on here before the time `until_ms` (None: no time ends it), or with `listens` before a
+    signal.
 
     The end of one of `children`, which are ids, lets it go on, too.
     """

@@ -1,9 +1,11 @@
 """The run of a durable function: it repeats what is recorded, and goes on behind it.
 
-    advance -> collect -> append -> begin steps and children -> advance -> ... -> completed | failed | asleep | again | mismatch
+    advance -> collect -> append -> begin steps and children -> advance -> ... -> completed | failed | asleep
+    | again | mismatch
 
-`advance` runs the code until all of its scopes wait. `collect` turns what happened meanwhile into entries: steps that ended,
-times that came, signals, and then who won a race. The code goes on, and steps begin, only after `append` has returned.
+`advance` runs the code until all of its scopes wait. `collect` turns what happened meanwhile into entries:
+steps that ended, times that came, signals, and then who won a race. The code goes on, and steps begin, only
+after `append` has returned.
 
 What must always hold:
 - nothing begins before all that it needs is recorded; what is recorded is never done again;
@@ -14,9 +16,10 @@ What must always hold:
 - once its worker stops, the run begins no step: it sleeps with what it would begin as due now, and another worker goes on;
 - a mismatch ends the run before anything new begins, whatever the code does with the error.
 
-Crash windows: `dies-in-step` and `dies-before-append` (the step runs again, with the same key), `facts-saved-then-dies` (the
-next run reads them), `dies-in-race` (decided again: nothing behind it has begun), `dies-behind-race` (steps that lost are recorded with the decision:
-they are in doubt until their ends are recorded, too).
+Crash windows: `dies-in-step` and `dies-before-append` (the step runs again, with the same key),
+`facts-saved-then-dies` (the next run reads them), `dies-in-race` (decided again: nothing behind it has
+begun), `dies-behind-race` (steps that lost are recorded with the decision: they are in doubt until their ends
+are recorded, too).
 """
 
 from __future__ import annotations
@@ -71,7 +74,8 @@ class FunctionRun(CodeRun):
     ) -> None:
         """Without effects the run ends at the first call that is not recorded, as `Asleep`.
 
-        `is_rescued` says that the worker of the run before died after its last record, so that steps may have begun.
+        `is_rescued` says that the worker of the run before died after its last record, so that steps may have
+        begun.
         """
         super().__init__(durable, codecs, history, recorder, around)
         self.ended: list[tuple[Call[Any] | None, Entry]] = []
@@ -96,7 +100,9 @@ class FunctionRun(CodeRun):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the worker stops: then no attempt of a step begins here, and the flow goes on in another worker."""
+        """Whether the worker stops: then no attempt of a step begins here, and the flow goes on in another
+        worker.
+        """
         return self.around.shelf.stopping == "stop"
 
     @property
@@ -111,7 +117,9 @@ class FunctionRun(CodeRun):
         return not (isinstance(call, StepCall) and self.is_leaving)
 
     def doubts_of(self, race: Entry) -> list[Entry]:
-        """Return an entry for each step that may have begun, lost a race and would be undone; its end replaces that."""
+        """Return an entry for each step that may have begun, lost a race and would be undone; its end
+        replaces that.
+        """
         lost = losers(race)
         begun = [*self._working.values(), *(call for call in self.due_steps if call.is_doubtful)]
         return [call.in_doubt() for call in begun if call.undo and is_under(call.position, lost)]
@@ -121,8 +129,8 @@ class FunctionRun(CodeRun):
     async def run(self, routine: Any) -> Ending:
         """Run the code, `routine`, until it ends or sleeps.
 
-        Raises what the recorder raises, after all steps have ended. A cancellation cuts the steps that run, records what
-        they returned, and is raised at the end.
+        Raises what the recorder raises, after all steps have ended. A cancellation cuts the steps that run,
+        records what they returned, and is raised at the end.
         """
         self.start_scope(Scope("", routine, Mark(self.history.created_ms), self.seed), None)
         try:
@@ -171,8 +179,8 @@ class FunctionRun(CodeRun):
         if self._working or self._pause_ms is not None:
             await self._wait()
             return None
-        # A function that ends waits for the children that lost a race, which undo themselves, and for emissions that are to be
-        # tried again. One that raised waits for neither.
+        # A function that ends waits for the children that lost a race, which undo themselves, and for
+        # emissions that are to be tried again. One that raised waits for neither.
         is_left = bool(self._children or self.pending)
         if self.result is not None and (not is_left or not isinstance(self.result[1], (Passing, NoneType))):
             return self._result_of(*self.result)
@@ -279,7 +287,8 @@ class FunctionRun(CodeRun):
             try:
                 await outlast(self.recorder.append(entries, live=live, taken=taken))
             except BaseException:
-                # Of the later parts, `_record_last` takes what was done, but nothing that came: others can take that again.
+                # Of the later parts, `_record_last` takes what was done, but nothing that came: others can
+                # take that again.
                 self.ended[:0] = [(None, entry) for entry in batch.entries[begun : batch.done]]
                 raise
         self._outside(functools.partial(batch.settle, self))
@@ -350,7 +359,9 @@ class FunctionRun(CodeRun):
             self._something.set()
 
     def _outside(self, call: Callable[[], None]) -> None:
-        """Make a call that runs code of the flow in the context of the code, while no asyncio task is current."""
+        """Make a call that runs code of the flow in the context of the code, while no asyncio task is
+        current.
+        """
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if task is None:
             self.context.run(call)
@@ -387,7 +398,8 @@ class FunctionRun(CodeRun):
     async def _record_last(self) -> None:
         """Record the ends of steps that were cut, so that what they did is undone, or not done again.
 
-        The parts are appended in their order, and none needs another one. An error is lost: the flow's next run knows.
+        The parts are appended in their order, and none needs another one. An error is lost: the flow's next
+        run knows.
         """
         batch = Batch()
         for entry in (*self.outbox, *(entry for _, entry in self.ended)):

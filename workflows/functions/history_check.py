@@ -1,6 +1,7 @@
 """Checking code against a history: does a function still do what a flow of it has recorded?
 
-What must always hold: nothing is done and nothing is recorded; the first call that is not recorded ends the check.
+What must always hold: nothing is done and nothing is recorded; the first call that is not recorded ends the
+check.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ __all__ = ["FlowHistory", "check_history", "redacted"]
 
 
 class FlowHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """What a flow has recorded, as a file holds it: `entries` are those of its journal. Times are Unix times in ms."""
+    """What a flow has recorded, as a file holds it: `entries` are those of its journal. Times are Unix times
+    in ms.
+    """
 
     flow_id: str
     version: str
@@ -81,9 +84,11 @@ def _doubted(error: NonDeterminismError) -> NonDeterminismError:
 
 
 def redacted(history: FlowHistory) -> FlowHistory:
-    """Return a history without texts: each text in inputs, results and errors is `***`; numbers and names stay.
+    """Return a history without texts: each text in inputs, results and errors is `***`; numbers and names
+    stay.
 
-    Dates, times, durations, UUIDs and numbers in texts become others of their kind, so that they can still be read.
+    Dates, times, durations, UUIDs and numbers in texts become others of their kind, so that they can still be
+    read.
     """
     entries = [msgspec.Raw(encode_entry(_without_texts(entry)).encode()) for entry in history.read()]
     return msgspec.structs.replace(

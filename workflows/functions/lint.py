@@ -1,4 +1,5 @@
-"""A lint of durable functions: calls in the code that give another value in each replay, or that wait outside of it.
+"""A lint of durable functions: calls in the code that give another value in each replay, or that wait outside
+of it.
 
 It reads the source of the function alone, and knows names, not values: it finds mistakes, and proves nothing.
 """
@@ -41,7 +42,9 @@ _MODULES = {"random": "ctx.random", "secrets": "ctx.random", "requests": "a step
 
 
 def lint(durable: Durable[Any, Any]) -> list[str]:
-    """Return a line for each doubtful call in the code of a function: its place, the call, and what to use."""
+    """Return a line for each doubtful call in the code of a function: its place, the call, and what
+    to use.
+    """
     try:
         lines, first = inspect.getsourcelines(durable.function)
         tree = ast.parse(textwrap.dedent("".join(lines)))

@@ -3,11 +3,11 @@
     worker    the task's import path and its arguments, as JSON ->
     process                                                        result, or the record of the error
 
-What must always hold: the process finds the task by the import path of its function; arguments are checked against their
-annotations on both sides; nothing is recorded there.
+What must always hold: the process finds the task by the import path of its function; arguments are checked
+against their annotations on both sides; nothing is recorded there.
 
-Crash windows: `process-dies` (the attempt fails with ProcessDied), `worker-dies` (the process ends with it, and the task runs
-again with the same step key).
+Crash windows: `process-dies` (the attempt fails with ProcessDied), `worker-dies` (the process ends with it,
+and the task runs again with the same step key).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ __all__ = ["function_place", "make_request", "place_of", "run_task_here"]
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt of a task, for another process. Arguments are JSON; `facts` are the fields of log events."""
+    """One attempt of a task, for another process. Arguments are JSON; `facts` are the fields of log
+    events.
+    """
 
     task: ImportPath
     args: list[str]
@@ -43,7 +45,9 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place_of(task: Task[..., Any]) -> ImportPath:
-    """Return where a process finds a task. Raises DefinitionError if it is not at the top level of a module."""
+    """Return where a process finds a task. Raises DefinitionError if it is not at the top level of a
+    module.
+    """
     return import_path_of_function(task.function, task.where)
 
 
@@ -63,7 +67,9 @@ def make_request(
     max_bytes: int,
     worker: str,
 ) -> dict[str, Any]:
-    """Return the message about one attempt. Raises PayloadError for an argument that does not fit its annotation."""
+    """Return the message about one attempt. Raises PayloadError for an argument that does not fit its
+    annotation.
+    """
     return msgspec.to_builtins(
         _Given(
             task=place_of(task),
@@ -81,7 +87,9 @@ def make_request(
 
 
 def run_task_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
-    """Run one attempt in this process; return the result as JSON text. Raises what the function raises, and PayloadError."""
+    """Run one attempt in this process; return the result as JSON text. Raises what the function raises, and
+    PayloadError.
+    """
     given = msgspec.convert(payload, _Given)
     task = as_task(find(given.task))
     function = task.function

@@ -1,7 +1,9 @@
-"""The rollbacks of a stopped flow of a durable function, from its journal alone: the code is not run for them.
+"""The rollbacks of a stopped flow of a durable function, from its journal alone: the code is not run for
+them.
 
-What must always hold: each step that completed and has a rollback, and each rollback that the code has told, is listed once,
-the newest first. A task that this process does not know makes the list impossible; then another process must undo.
+What must always hold: each step that completed and has a rollback, and each rollback that the code has told,
+is listed once, the newest first. A task that this process does not know makes the list impossible; then
+another process must undo.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class TaskUndo(msgspec.Struct, frozen=True):
 
     @property
     def rule(self) -> Retry:
-        """The retry rule: its own, or else that of the durable function, for errors of any kind: it must be done."""
+        """The retry rule: its own, or else that of the durable function, for errors of any kind: it must be
+        done.
+        """
         own = self.task.retry if self.is_own else self.task.undo_retry
         return own or msgspec.structs.replace(self.durable.retry, only=(), never=())
 
@@ -111,7 +115,9 @@ def undo_of(durable: Durable[Any, Any], entry: Entry, around: Surroundings, path
 def inherited_in(
     entries: Sequence[Entry], flow_id: str, prefix: str = ""
 ) -> tuple[list[RollbackResult], bool]:
-    """Return the rollbacks that failed in child flows that did not complete, and whether steps of those are in doubt."""
+    """Return the rollbacks that failed in child flows that did not complete, and whether steps of those are
+    in doubt.
+    """
     found: list[RollbackResult] = []
     is_doubtful = False
     for entry in entries:

@@ -1,4 +1,6 @@
-"""What runs here: the code of a durable function, or an attempt of a task, with its key and what it can do."""
+"""What runs here: the code of a durable function, or an attempt of a task, with its key and what it
+can do.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,11 @@ _task: ContextVar[TaskContext | None] = ContextVar("workflows_task", default=Non
 
 
 class TaskContext:
-    """What an attempt of a task can do beside its work. `task_context()` returns it. Do not change its attributes.
+    """What an attempt of a task can do beside its work. `task_context()` returns it. Do not change its
+    attributes.
 
-    `key` is its `step_key()`, and `attempt` counts from 1. `worker` is the id of the worker that runs it, as in log events and in
-    reports of jobs; empty in a flow that runs inline.
+    `key` is its `step_key()`, and `attempt` counts from 1. `worker` is the id of the worker that runs it, as
+    in log events and in reports of jobs; empty in a flow that runs inline.
     """
 
     __slots__ = ("_own", "_owner", "_step", "_wait", "attempt", "key", "worker")
@@ -48,28 +51,31 @@ class TaskContext:
         self.worker: str = worker
 
     def keep_line(self, line: str) -> None:
-        """Keep a log line with the job that this task runs in, as `EventContext.keep_line` does; return at once.
+        """Keep a log line with the job that this task runs in, as `EventContext.keep_line` does; return at
+        once.
 
-        That is the job of its flow, or with `ctx.map` a job of its own; so the line begins with the task and its position. It
-        works in threads, processes and rollbacks. Inline it does nothing.
+        That is the job of its flow, or with `ctx.map` a job of its own; so the line begins with the task and
+        its position. It works in threads, processes and rollbacks. Inline it does nothing.
         """
         self._own.keep_line(f"{self._step}: {line}")
 
     @property
     def stopping(self) -> Stopping | None:
-        """Why this attempt should end early: `"stop"`, `"cancel"`, `"timeout"` or `"lease lost"`; None while it should go on.
+        """Why this attempt should end early: `"stop"`, `"cancel"`, `"timeout"` or `"lease lost"`; None while
+        it should go on.
 
-        As `StepContext.stopping`: a task that runs long in a thread or a process asks now and then. Always None in a rollback.
+        As `StepContext.stopping`: a task that runs long in a thread or a process asks now and then. Always
+        None in a rollback.
         """
         return self._own.stopping
 
     def save(self, value: Any) -> Awaitable[None]:
         """Keep a JSON value for the next attempt of this call, in place of what was saved before.
 
-        It stays over retries, `Later`, stops and crashes of the worker, and is gone when the call has ended. Await it in an
-        async task; in a plain one it returns when the value is recorded. Raises PayloadError for a value that would not
-        come back as it is, or over `max_result`; StoreRefused if the lease is lost or the attempt has ended; ProviderStopped; UsageError in
-        a rollback.
+        It stays over retries, `Later`, stops and crashes of the worker, and is gone when the call has ended.
+        Await it in an async task; in a plain one it returns when the value is recorded. Raises PayloadError
+        for a value that would not come back as it is, or over `max_result`; StoreRefused if the lease is lost
+        or the attempt has ended; ProviderStopped; UsageError in a rollback.
         """
         work = self._own.save(saved_text(value, owner=self._owner, max_bytes=self._own.max_saved))
         if running_loop() is not None:
@@ -84,8 +90,8 @@ class TaskContext:
     def saved(self, kind: Any, /, *, default: Any = None) -> Any:
         """Return what an attempt of this call saved last, as a value of the type `kind`; otherwise `default`.
 
-        Await it in an async task; in a plain one `.result()` waits. Raises PayloadError if the value does not fit,
-        StoreError, and UsageError in a rollback.
+        Await it in an async task; in a plain one `.result()` waits. Raises PayloadError if the value does not
+        fit, StoreError, and UsageError in a rollback.
         """
         work = self._saved(kind, default)
         return work if running_loop() is not None else ThreadLoad(self._wait, work)
@@ -97,8 +103,9 @@ class TaskContext:
 def step_key() -> str:
     """Return the idempotency key of the step of a durable function that the caller runs in.
 
-    It is `<flow id>/<run>/<position>`: the same in every attempt of this call, and no other call has it. Give it to the
-    service that the step calls, so that an attempt whose worker died does not act twice. Raises UsageError elsewhere.
+    It is `<flow id>/<run>/<position>`: the same in every attempt of this call, and no other call has it. Give
+    it to the service that the step calls, so that an attempt whose worker died does not act twice. Raises
+    UsageError elsewhere.
     """
     key = _key.get()
     if not key:
@@ -109,7 +116,8 @@ def step_key() -> str:
 
 
 def task_context() -> TaskContext:
-    """Return what the task of a durable function that the caller runs in can do: save, keep log lines, and hear that it should end.
+    """Return what the task of a durable function that the caller runs in can do: save, keep log lines, and
+    hear that it should end.
 
     In a rollback it keeps log lines alone. Raises UsageError elsewhere.
     """

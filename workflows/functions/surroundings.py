@@ -66,7 +66,9 @@ class Recorder(Protocol):
         ...
 
     async def listen(self) -> None:
-        """Return when a signal may have come, within a second; `refresh` looks for it. A call that is cancelled loses none."""
+        """Return when a signal may have come, within a second; `refresh` looks for it. A call that is
+        cancelled loses none.
+        """
         ...
 
     async def refresh(self) -> None:
@@ -145,7 +147,9 @@ class Pools(Protocol):
         facts: Mapping[str, Any],
         own: AttemptTools,
     ) -> Any:
-        """Call a task in its pool, of which the caller has a place. `key` is its step key, `own` what it can do."""
+        """Call a task in its pool, of which the caller has a place. `key` is its step key, `own` what it can
+        do.
+        """
         ...
 
 
@@ -172,12 +176,12 @@ class NoChildren:
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What a run needs of the place where it runs.
 
-    `sleep(seconds)` waits between attempts; `call_sync` runs a plain function outside of the event loop. `span(what, label,
-    attempt)` opens the span of an attempt and yields its traceparent. `facts` are the fields of log events. `middleware` is
-    around each attempt of a task and of a rollback. `job_id` is the job that runs here, if that is not the flow's own. Without
-    `pools`, plain functions of tasks run by `call_sync` alone. Random numbers and ids of the code
-    follow from `seed`, by default that of the run alone. `shelf` keeps what the steps save. `worker` is the
-    id of the worker.
+    `sleep(seconds)` waits between attempts; `call_sync` runs a plain function outside of the event loop.
+    `span(what, label, attempt)` opens the span of an attempt and yields its traceparent. `facts` are the
+    fields of log events. `middleware` is around each attempt of a task and of a rollback. `job_id` is the job
+    that runs here, if that is not the flow's own. Without `pools`, plain functions of tasks run by
+    `call_sync` alone. Random numbers and ids of the code follow from `seed`, by default that of the run
+    alone. `shelf` keeps what the steps save. `worker` is the id of the worker.
     """
 
     flow_id: str
@@ -236,7 +240,9 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
     @contextmanager
     def step(self, label: str, attempt: int, key: str, own: AttemptTools) -> Generator[str]:
-        """Surround one attempt of a step, which has a task and so a context of its own; yield its traceparent."""
+        """Surround one attempt of a step, which has a task and so a context of its own; yield its
+        traceparent.
+        """
         with self.span("step", label, attempt) as traceparent:
             self.enter_attempt(label, attempt, key, traceparent)
             self.enter_task(label, attempt, key, own)
@@ -252,7 +258,9 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def enter_attempt(self, label: str, attempt: int, key: str, traceparent: str) -> None:
-        """Set the ambient facts, the step key and the log fields of an attempt, whose span is open, in its own context."""
+        """Set the ambient facts, the step key and the log fields of an attempt, whose span is open, in its
+        own context.
+        """
         enter(Ambient(self.meta, self.correlation_id, self.flow_id, traceparent, self.tracestate))
         set_step_key(key)
         set_task(None)

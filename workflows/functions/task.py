@@ -2,9 +2,9 @@
 
 Not here: running them (`functions.step_call`).
 
-What must always hold: the options of every task are valid, and its durations are seconds as floats. A rollback may run
-in another process and a year later, so the journal has the key of its task, and each process that has imported the task
-finds it by that key.
+What must always hold: the options of every task are valid, and its durations are seconds as floats. A
+rollback may run in another process and a year later, so the journal has the key of its task, and each process
+that has imported the task finds it by that key.
 
 Alternatives: to import what the journal names would let whoever writes to the server run any function.
 """
@@ -62,12 +62,12 @@ _tasks: WeakValueDictionary[str, Task[..., Any]] = WeakValueDictionary()
 
 
 class Task(Generic[P, R]):
-    """A function that durable functions run as a step. Calling it calls the function, so that it can be tested alone.
+    """A function that durable functions run as a step. Calling it calls the function, so that it can be
+    tested alone.
 
-    If `retry` is None, the rule of the durable function applies; if `timeout` is None, there is none. `pool` is where a
-    plain function runs, None for an async one. `undo` is the
-    rollback, with the options `undo_retry` and `undo_timeout`. `key` is its module and name in it. Do not change the
-    attributes.
+    If `retry` is None, the rule of the durable function applies; if `timeout` is None, there is none. `pool`
+    is where a plain function runs, None for an async one. `undo` is the rollback, with the options
+    `undo_retry` and `undo_timeout`. `key` is its module and name in it. Do not change the attributes.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class Task(Generic[P, R]):
 
     @property
     def result(self) -> Any:
-        """The annotated return type, `Any` without one. Raises DefinitionError for a name that cannot be found."""
+        """The annotated return type, `Any` without one. Raises DefinitionError for a name that cannot be
+        found.
+        """
         found = returned_by(self.function)
         if isinstance(found, str):
             raise DefinitionError(
@@ -121,7 +123,9 @@ class Task(Generic[P, R]):
         return codec
 
     def item_codec(self, max_bytes: int = MAX_VALUE) -> Codec:
-        """Return the codec of its first argument, for calls of it by other workers. Raises DefinitionError."""
+        """Return the codec of its first argument, for calls of it by other workers. Raises
+        DefinitionError.
+        """
         codec = self._codecs.get(-max_bytes)
         if codec is None:
             kind = taken_by(self.function, 0)
@@ -153,7 +157,9 @@ class Task(Generic[P, R]):
         retry: Retry | UnsetType | None = UNSET,
         timeout: Duration | UnsetType | None = UNSET,
     ) -> Self:
-        """Return this task with other options for one call; those that are not given stay. Raises DefinitionError."""
+        """Return this task with other options for one call; those that are not given stay. Raises
+        DefinitionError.
+        """
         other = type(self)(
             self.function,
             name=self.name if name is None else name,
@@ -183,9 +189,10 @@ class Task(Generic[P, R]):
     ) -> Any:
         """Make the decorated function the rollback of this task: `rollback(result)`.
 
-        It runs, at least once, if a flow stops after this task completed in it. Its `retry` (default: that of the durable
-        function) and `timeout` (of one attempt) are its own. Raises DefinitionError for a second rollback, for a
-        function that does not take the result, and for the rollback of a lambda, which no other process could find.
+        It runs, at least once, if a flow stops after this task completed in it. Its `retry` (default: that of
+        the durable function) and `timeout` (of one attempt) are its own. Raises DefinitionError for a second
+        rollback, for a function that does not take the result, and for the rollback of a lambda, which no
+        other process could find.
         """
         where = f"the rollback of {self.where}"
         options = (check_retry(retry, where), check_timeout(timeout, where))
@@ -284,13 +291,15 @@ def task(
     timeout: Duration | None = None,
     pool: str | None = None,
 ) -> Any:
-    """Make the decorated function a task, which durable functions run as a step: `ctx.step(charge, order_id)`.
+    """Make the decorated function a task, which durable functions run as a step: `ctx.step(charge,
+    order_id)`.
 
-    Its arguments are any values; they are not recorded. Its result is JSON of the annotated return type. The task is
-    named after the function, unless `name` is given. `retry` is its own rule, by default that of the durable function;
-    `timeout` bounds one attempt. A plain function runs in a thread, or with `pool="process"` or the name of a pool of the provider
-    there: a process finds it at the top level of its module, and its arguments travel as JSON of their annotations, too.
-    Inline flows run it in a thread. Raises DefinitionError for a value that cannot be used.
+    Its arguments are any values; they are not recorded. Its result is JSON of the annotated return type. The
+    task is named after the function, unless `name` is given. `retry` is its own rule, by default that of the
+    durable function; `timeout` bounds one attempt. A plain function runs in a thread, or with
+    `pool="process"` or the name of a pool of the provider there: a process finds it at the top level of its
+    module, and its arguments travel as JSON of their annotations, too. Inline flows run it in a thread.
+    Raises DefinitionError for a value that cannot be used.
     """
     decorator = TaskDecorator({"name": name, "retry": retry, "timeout": timeout, "pool": pool})
     return decorator if function is None else decorator(function)
@@ -316,7 +325,9 @@ def check_tasks(
     errors: Sequence[type[Exception]],
     retry_on: Sequence[type[Exception]],
 ) -> None:
-    """Check the retry rules of the tasks that the code of a function names, as `check_rule` does; `where` is that function."""
+    """Check the retry rules of the tasks that the code of a function names, as `check_rule` does; `where` is
+    that function.
+    """
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
         return
@@ -333,7 +344,9 @@ def check_tasks(
 def check_rule(
     task: Task[..., Any], where: str, errors: Sequence[type[Exception]], retry_on: Sequence[type[Exception]]
 ) -> None:
-    """Raise DefinitionError if the retry rule of a task contradicts what the function that calls it declares."""
+    """Raise DefinitionError if the retry rule of a task contradicts what the function that calls it
+    declares.
+    """
     check_answers(task.retry, f"{task.where} in {where}", errors=errors, retry_on=retry_on)
 
 
@@ -377,7 +390,9 @@ def _importable(module: str) -> str:
 
 
 def _check_no_context(function: Any, where: str) -> None:
-    """Raise DefinitionError for a parameter that waits for the context, as one of a step or a handler would."""
+    """Raise DefinitionError for a parameter that waits for the context, as one of a step or a handler
+    would.
+    """
     for name, hint in hints_of(function).items():
         if hint is TaskContext and name != "return":
             raise DefinitionError(

@@ -1,7 +1,8 @@
-"""The calls in the code of a durable function, in the order of the code: read from its source, not by running it.
+"""The calls in the code of a durable function, in the order of the code: read from its source, not by running
+it.
 
-What must always hold: a function without source, or with code that this does not know, has fewer nodes and raises nothing. A
-node is named by what is called; a second call of the same gets a number.
+What must always hold: a function without source, or with code that this does not know, has fewer nodes and
+raises nothing. A node is named by what is called; a second call of the same gets a number.
 """
 
 from __future__ import annotations

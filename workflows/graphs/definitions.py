@@ -1,10 +1,12 @@
-"""The graphs of definitions: of step graphs, pipelines among them, of durable functions, and of state machines (`graphs.places`).
+"""The graphs of definitions: of step graphs, pipelines among them, of durable functions, and of state
+machines (`graphs.places`).
 
-A step graph is known whole. Of a durable function its code is known, so its graph has the calls in the order of the code: a
-loop is drawn as one pass, the branches of a condition side by side, as the calls of a group are. What another function calls
-is not seen.
+A step graph is known whole. Of a durable function its code is known, so its graph has the calls in the order
+of the code: a loop is drawn as one pass, the branches of a condition side by side, as the calls of a group
+are. What another function calls is not seen.
 
-What must always hold: the same definition has the same graph in every process. No definition makes this raise.
+What must always hold: the same definition has the same graph in every process. No definition makes this
+raise.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Folding: what is too much to be looked at becomes one node, with how many of its parts are in each state.
 
-    parts between the same neighbours whose names differ in a number alone, more than twelve of them, are one node
-    if more than 300 nodes are left, more than twelve parts between the same neighbours are one node whatever their names
-    if more than 300 are left then, parts whose names differ in a number alone are one node wherever they stand
+    parts between the same neighbours whose names differ in a number alone, more than twelve of them, are one
+    node if more than 300 nodes are left, more than twelve parts between the same neighbours are one node
+    whatever their names if more than 300 are left then, parts whose names differ in a number alone are one
+    node wherever they stand
 
-What must always hold: no part is lost, so the counts of a folded graph add up to its `parts`; and a failed part is seen,
-because the state of a node is the one that needs attention most.
+What must always hold: no part is lost, so the counts of a folded graph add up to its `parts`; and a failed
+part is seen, because the state of a node is the one that needs attention most.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""A graph: the parts of a workflow as nodes, and as edges what follows what. Definitions and flows have the same one.
+"""A graph: the parts of a workflow as nodes, and as edges what follows what. Definitions and flows have the
+same one.
 
-    definition --graph_of--> Graph --graph_of_run, with a report--> Graph with states --fold--> Graph that can be drawn
+    definition --graph_of--> Graph --graph_of_run, with a report--> Graph with states --fold--> Graph that can
+    be drawn
 
 Not here: drawing it (`graphs.mermaid`, and the script of the dashboard).
 
-What must always hold: the names of the nodes of one graph differ; an edge names nodes of its own graph. A new kind of
-definition gives `nodes` and `edges`, and all that draws can draw it.
+What must always hold: the names of the nodes of one graph differ; an edge names nodes of its own graph. A new
+kind of definition gives `nodes` and `edges`, and all that draws can draw it.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     condition of a step that may
     be skipped.
 
-    In a flow it has a `state`: that of the step, or `undone` or `undo_failed` if a rollback ran; the place where a machine
-    stands is `failed` with an error, `stands_here` without one, and at the end it has the state of the flow. `flow_id` is the flow that the
-    part started. A node that stands for several parts, or for the items of a list, has their `count`, and how many of them
-    are in each state; its own state is the one that needs attention most. The places of a state machine are nodes; it begins at
-    the one that `is_start`.
+    In a flow it has a `state`: that of the step, or `undone` or `undo_failed` if a rollback ran; the place
+    where a machine stands is `failed` with an error, `stands_here` without one, and at the end it has the
+    state of the flow. `flow_id` is the flow that the part started. A node that stands for several parts, or
+    for the items of a list, has their `count`, and how many of them are in each state; its own state is the
+    one that needs attention most. The places of a state machine are nodes; it begins at the one that
+    `is_start`.
     """
 
     name: str
@@ -46,7 +49,9 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GraphEdge(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`target` follows `source`; `label` says when, where that is not always, and `on_error` that a failure leads there."""
+    """`target` follows `source`; `label` says when, where that is not always, and `on_error` that a failure
+    leads there.
+    """
 
     source: str
     target: str
@@ -80,7 +85,9 @@ def encode_graph(graph: Graph) -> str:
 
 
 def decode_graph(text: str) -> Graph | None:
-    """Return a graph from its JSON; None for a text that is none, because it comes from any release of a worker."""
+    """Return a graph from its JSON; None for a text that is none, because it comes from any release of a
+    worker.
+    """
     try:
         return msgspec.json.decode(text, type=Graph)
     except (msgspec.MsgspecError, UnicodeError):

@@ -2,8 +2,8 @@
 
     Row = Lane, one after the other          Fork = Rows side by side, all of which follow what stands before
 
-What must always hold: an edge leads from the last nodes of a part to the first ones of the part behind it; an empty row of a
-fork, such as a condition without `else`, lets what stands before lead on.
+What must always hold: an edge leads from the last nodes of a part to the first ones of the part behind it; an
+empty row of a fork, such as a condition without `else`, lets what stands before lead on.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     approve (trigger, guard, priority 1)        write, on error
 
-The graph of a flow has the state of the flow at the place where it stands. A flow belongs to no release, so it may stand at a place
-that the definition at hand does not have: that one, and the moves there that its history still has, are drawn too.
+The graph of a flow has the state of the flow at the place where it stands. A flow belongs to no release, so
+it may stand at a place that the definition at hand does not have: that one, and the moves there that its
+history still has, are drawn too.
 
 What must always hold: the flow stands at one node, and at no other.
 """
@@ -47,7 +48,9 @@ def graph_of_machine(machine: MachineDefinition) -> Graph:
 
 
 def graph_of_standing(report: FlowReport, machine: MachineReport, definition: Graph | None) -> Graph:
-    """Return the graph of a flow that stands somewhere; `definition` is that of its class, None if nobody knows it."""
+    """Return the graph of a flow that stands somewhere; `definition` is that of its class, None if nobody
+    knows it.
+    """
     known = [] if definition is None else definition.nodes
     nodes = [*known, *_unknown(machine, {node.name for node in known})]
     edges = [] if definition is None else definition.edges
@@ -104,7 +107,9 @@ def _unknown(machine: MachineReport, known: set[str]) -> Sequence[GraphNode]:
 
 
 def _state(report: FlowReport) -> str:
-    """Return the state of the place where a flow stands: that of an ended flow; `failed` also if it stands there with an error."""
+    """Return the state of the place where a flow stands: that of an ended flow; `failed` also if it stands
+    there with an error.
+    """
     if report.state in ("completed", "failed", "cancelled"):
         return report.state
     return "failed" if report.error else "stands_here"

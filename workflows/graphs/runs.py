@@ -1,12 +1,12 @@
-"""The graph of a flow: that of its definition with the states of its report, the calls that a durable function has made, or the
-places of a state machine with the one where it stands (`graphs.places`).
+"""The graph of a flow: that of its definition with the states of its report, the calls that a durable
+function has made, or the places of a state machine with the one where it stands (`graphs.places`).
 
-A call of a durable function has a position, so its graph follows from the report alone: "2" follows "1", "4.0.1" is the second
-call in the first branch of "4". The calls of a group stand in the code one after the other, so those that overlapped in time are
-drawn side by side.
+A call of a durable function has a position, so its graph follows from the report alone: "2" follows "1",
+"4.0.1" is the second call in the first branch of "4". The calls of a group stand in the code one after the
+other, so those that overlapped in time are drawn side by side.
 
-What must always hold: each step of the report is a node, and has the state that the report shows; what the definition names
-and the report does not is waiting.
+What must always hold: each step of the report is a node, and has the state that the report shows; what the
+definition names and the report does not is waiting.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def has_positions(report: FlowReport) -> bool:
 
 
 def states_of(report: FlowReport) -> dict[str, str]:
-    """Return the state of each step with what became of its rollback, also of one of its items or nested steps."""
+    """Return the state of each step with what became of its rollback, also of one of its items or nested
+    steps.
+    """
     states: dict[str, str] = {name: step.state for name, step in report.steps.items()}
     for undone in report.rollbacks:
         name = undone.step.partition("/")[0].partition("[")[0]
@@ -126,7 +128,9 @@ def _row_of(calls: Mapping[tuple[int, ...], StepReport], depth: int = 0) -> Row:
 
 
 def _fork_of(parts: Mapping[tuple[int, ...], StepReport], depth: int) -> Fork:
-    """Return the branches of a group, or the items of a map, which have a number and no calls of their own."""
+    """Return the branches of a group, or the items of a map, which have a number and no calls of
+    their own.
+    """
     rows: list[Row] = []
     for number in sorted({place[depth] for place in parts}):
         branch = {place: step for place, step in parts.items() if place[depth] == number}

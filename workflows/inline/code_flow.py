@@ -1,4 +1,5 @@
-"""An inline flow that code of its own runs, in place of a graph of steps: that of a durable function, or of a state machine.
+"""An inline flow that code of its own runs, in place of a graph of steps: that of a durable function, or of a
+state machine.
 
     running -> completed
             -> failed | cancelled, after its children were stopped and its rollbacks ran
@@ -80,7 +81,9 @@ class CodeFlow(ABC):
         """Whether signals and triggers may come while it runs."""
 
     async def run(self) -> Any:
-        """Run the flow to its end; return its output, or raise its error. Cancelling this call undoes nothing."""
+        """Run the flow to its end; return its output, or raise its error. Cancelling this call undoes
+        nothing.
+        """
         await self.settle()
         return self.outcome()
 
@@ -192,7 +195,9 @@ class CodeFlow(ABC):
 
     @abstractmethod
     async def _stop_children(self) -> tuple[list[RollbackResult], bool]:
-        """Stop the children; return what could not be undone of them and of this flow, and whether more is in doubt."""
+        """Stop the children; return what could not be undone of them and of this flow, and whether more is in
+        doubt.
+        """
 
     def _open_child(self, child: Child) -> InnerFlow:
         assert child.workflow is not None, "jobs run in the flow itself here"  # noqa: S101

@@ -1,7 +1,8 @@
-"""A flow of a durable function that runs in this process, without a server: the same run, with a journal in memory.
+"""A flow of a durable function that runs in this process, without a server: the same run, with a journal in
+memory.
 
-With `replays` the code starts again from its top after each record, so that it cannot rely on clocks, random numbers or
-variables that no replay brings back.
+With `replays` the code starts again from its top after each record, so that it cannot rely on clocks, random
+numbers or variables that no replay brings back.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class InlineDurable(CodeFlow):
         signals: Sequence[tuple[Signal[Any] | str, Any]] = (),
         replays: bool = False,
     ) -> None:
-        """Run `durable` with the input `given`. The signals are in the inbox from the start; raises PayloadError for one that does not fit."""
+        """Run `durable` with the input `given`. The signals are in the inbox from the start; raises
+        PayloadError for one that does not fit.
+        """
         super().__init__(
             durable,
             given,

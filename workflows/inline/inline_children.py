@@ -1,6 +1,7 @@
 """The flows that the code of an inline flow starts: they run in this event loop, beside it.
 
-What must always hold: a child is started once, however often the code starts again; no child outlives its flow.
+What must always hold: a child is started once, however often the code starts again; no child outlives its
+flow.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class InlineChildren:
         return end
 
     def follow_lost(self, child_id: str) -> asyncio.Future[Outcome]:
-        """Return the future of the end of a child; of one that lost its race before it was started it is `unknown`."""
+        """Return the future of the end of a child; of one that lost its race before it was started it is
+        `unknown`.
+        """
         if (end := self._ends.get(child_id)) is not None:
             return end
         never: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

@@ -1,6 +1,8 @@
-"""The flows inside an inline flow: sub-workflows of a graph, and the children of a durable function or of a state machine.
+"""The flows inside an inline flow: sub-workflows of a graph, and the children of a durable function or of a
+state machine.
 
-What must always hold: an inner flow of any kind is settled, stopped and undone in the same way, whatever kind its outer one is.
+What must always hold: an inner flow of any kind is settled, stopped and undone in the same way, whatever kind
+its outer one is.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class InnerFlow(Protocol):
         ...
 
     def undos(self, prefix: str = "") -> Sequence[Undoable]:
-        """Return the rollbacks that it owes after it completed, the newest first; `prefix` begins their paths."""
+        """Return the rollbacks that it owes after it completed, the newest first; `prefix` begins their
+        paths.
+        """
         ...
 
     def progress(self) -> Any:
@@ -43,7 +47,9 @@ class InnerFlow(Protocol):
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """What is given to an inner flow: its definition, its id, its input as JSON, its timeout, and the facts of its outer flow."""
+    """What is given to an inner flow: its definition, its id, its input as JSON, its timeout, and the facts
+    of its outer flow.
+    """
 
     definition: AnyDefinition
     id: str
@@ -56,7 +62,9 @@ OpenInner: TypeAlias = Callable[[Opening], InnerFlow]
 
 
 def failed_undos_in(state: str, text: str, prefix: str = "") -> tuple[list[RollbackResult], bool]:
-    """Return the rollbacks that failed in an inner flow, and whether what it did may be there; `prefix` begins their paths."""
+    """Return the rollbacks that failed in an inner flow, and whether what it did may be there; `prefix`
+    begins their paths.
+    """
     failure = None if state == "completed" else read_flow_failure(text)
     if failure is None:
         return [], False

@@ -1,4 +1,5 @@
-"""A flow of a state machine that runs in this process, without a server: the same run, with everything in memory.
+"""A flow of a state machine that runs in this process, without a server: the same run, with everything in
+memory.
 
 Triggers that are given beforehand are sent when the machine rests and accepts them; an open flow takes
 others while it rests.

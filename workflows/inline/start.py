@@ -1,4 +1,6 @@
-"""Starting an inline flow of any kind: checks the caller's arguments and makes the flow from them, and those inside it."""
+"""Starting an inline flow of any kind: checks the caller's arguments and makes the flow from them, and those
+inside it.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,9 @@ def open_inline(
     """Return an inline flow of steps that has not begun.
 
     `timeout` overrides the workflow's timeout; 0 is none. The flow inherits meta and correlation id of the
-    caller's context; `meta` overrides single keys. `signals` are in its inbox from the start, and with `is_open` others may
-    follow; `triggers` are those of the state machines inside it. Raises DefinitionError for a workflow that cannot run, and
-    PayloadError for an input, a meta or a signal that does not fit.
+    caller's context; `meta` overrides single keys. `signals` are in its inbox from the start, and with
+    `is_open` others may follow; `triggers` are those of the state machines inside it. Raises DefinitionError
+    for a workflow that cannot run, and PayloadError for an input, a meta or a signal that does not fit.
     """
     workflow.check()
     given = flow_codecs(workflow).input.encode(input)
@@ -72,7 +74,8 @@ def open_code(
     replays: bool = False,
     is_open: bool = False,
 ) -> CodeFlow:
-    """Return an inline flow of a durable function, or of a state machine, that has not begun. The arguments are those of `open_inline`.
+    """Return an inline flow of a durable function, or of a state machine, that has not begun. The arguments
+    are those of `open_inline`.
 
     With `replays` a durable function, also one inside it, starts again from its top after each record. With
     `is_open` signals and
@@ -137,7 +140,9 @@ def _open_inner(
 
 
 def make_facts(definition: AnyDefinition, meta: Mapping[str, Any] | None = None) -> FlowFacts:
-    """Return the facts of a new flow, with what it has of the caller's context. Raises PayloadError for a meta that does not fit."""
+    """Return the facts of a new flow, with what it has of the caller's context. Raises PayloadError for a
+    meta that does not fit.
+    """
     ambient, flow_id = current(), new_flow_id(definition.name)
     codec = Codec(dict[str, Any], role="meta", owner=definition.name, max_bytes=MAX_VALUE)
     return FlowFacts(

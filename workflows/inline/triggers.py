@@ -19,7 +19,9 @@ class InlineTriggers:
     def __init__(
         self, given: Iterable[tuple[Transition[Any] | str, Any]] = (), outermost: AnyDefinition | None = None
     ) -> None:
-        """Take transitions, or their names, with their payloads. Raises DefinitionError for one that waits for none, and PayloadError."""
+        """Take transitions, or their names, with their payloads. Raises DefinitionError for one that waits
+        for none, and PayloadError.
+        """
         self._left = list(given)
         for transition, payload in self._left:
             if isinstance(transition, Transition):
@@ -32,7 +34,9 @@ class InlineTriggers:
         return next((found for each, _ in self._left if (found := _of(machine, each)) is not None), None)
 
     def take(self, machine: MachineDefinition) -> str:
-        """Take the next one for flows of a machine, which there must be; return its payload as JSON text. Raises PayloadError."""
+        """Take the next one for flows of a machine, which there must be; return its payload as JSON text.
+        Raises PayloadError.
+        """
         for place, (each, payload) in enumerate(self._left):
             transition = _of(machine, each)
             if transition is not None:

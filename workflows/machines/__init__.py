@@ -1,6 +1,7 @@
 """State machines: flows that stand at a named place until a transition moves them to another one.
 
-    started -> at a place -> a guard is true -> body runs on a copy -> moved (recorded) -> at the next place -> ... -> completed
+    started -> at a place -> a guard is true -> body runs on a copy -> moved (recorded) -> at the next place
+    -> ... -> completed
                           -> waits for a trigger, or for its children  -> the same
                           -> body fails -> attempt recorded -> tried again | moved to `error_place` | stands there with its error
 
@@ -13,8 +14,8 @@ What a machine is lies in its snapshot: live texts of the flow's root job, each 
     accepts     the triggers that may be sent now; the server takes it away with the first trigger that it accepts
     doubts      transitions with a rollback whose body was given up on when it was cut: what they did is
                 unknown
-The journal has one entry for each move and each failed attempt. It is for people: no worker reads it. It keeps the newest
-`HISTORY` entries.
+The journal has one entry for each move and each failed attempt. It is for people: no worker reads it. It
+keeps the newest `HISTORY` entries.
 
 What must always hold:
 - a move is one append: its entry, the snapshot behind it, the children that it starts, the trigger that it takes. So entry and
@@ -44,8 +45,8 @@ Crash windows:
   the flow was stopped
   `accepts-closed-then-dies`      nobody may send a trigger until the next worker has looked: it opens or moves
 
-Alternatives: a durable function would replay a year of moves to know its place. A journal that is read back needs no snapshot,
-but grows, or loses obligations when it is cut. A server function that knows places would be one for machines alone.
-A failover that forgets moves takes their entries and their snapshot along, so the worker gives the flow up, and the next one
-goes on from the last move that the server has.
+Alternatives: a durable function would replay a year of moves to know its place. A journal that is read back
+needs no snapshot, but grows, or loses obligations when it is cut. A server function that knows places would
+be one for machines alone. A failover that forgets moves takes their entries and their snapshot along, so the
+worker gives the flow up, and the next one goes on from the last move that the server has.
 """

@@ -2,9 +2,9 @@
 
     triggers in the inbox -> an attempt that is due -> guards of the place, by priority -> rest
 
-What must always hold: each guard gets a copy of the state, so that nothing it does to that is recorded, or seen by another
-guard; a guard that raises, whatever that is, is a failed attempt of its transition; a machine waits for children that have not
-ended and for no others, because one that has ended would release it at once.
+What must always hold: each guard gets a copy of the state, so that nothing it does to that is recorded, or
+seen by another guard; a guard that raises, whatever that is, is a failed attempt of its transition; a machine
+waits for children that have not ended and for no others, because one that has ended would release it at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ RETRY, MOVE = "!!retry", "!!move"
 
 
 class Fire(msgspec.Struct, frozen=True, kw_only=True):
-    """A transition that fires. `argument` is what its method gets beside the context, in a tuple; `error` is that of its guard.
+    """A transition that fires. `argument` is what its method gets beside the context, in a tuple; `error` is
+    that of its guard.
 
     `payload` is that of its trigger, as JSON, and `signal` the id of that, if the inbox has it.
     """
@@ -45,7 +46,9 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rest(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing fires here before the time `until_ms`, or a trigger, or the end of `children` (with `first`: of one of them)."""
+    """Nothing fires here before the time `until_ms`, or a trigger, or the end of `children` (with `first`: of
+    one of them).
+    """
 
     until_ms: int | None = None
     children: tuple[str, ...] = ()
@@ -86,7 +89,9 @@ class Chooser:
         make_context: Callable[[Snapshot, str, Transition[Any]], MachineContext[Any]],
         clock_ms: Callable[[], int],
     ) -> None:
-        """`make_context(snapshot, state, transition)` makes the context of a guard; `clock_ms` tells the time."""
+        """`make_context(snapshot, state, transition)` makes the context of a guard; `clock_ms` tells the
+        time.
+        """
         self._out_of = out_of
         self._children = children
         self._make_context = make_context
@@ -99,7 +104,9 @@ class Chooser:
     async def choose(
         self, snapshot: Snapshot, state: str, awaited: Sequence[Awaited], *, is_new: bool
     ) -> Fire | Rest:
-        """Return what a machine does that has come to a place with this state; of children that are `is_new` none has ended."""
+        """Return what a machine does that has come to a place with this state; of children that are `is_new`
+        none has ended.
+        """
         if snapshot.place == END:
             return await self._end(awaited, is_new=is_new)
         leaving = [each for each in self._out_of.get(snapshot.place, ()) if not each.waits]
@@ -156,7 +163,9 @@ class Chooser:
     async def _settle(
         self, awaited: Sequence[Awaited], follows: Sequence[Transition[Any]]
     ) -> tuple[Settled | None, Sequence[Awaited]]:
-        """Return the ends of all children; without them those that have not ended, cancelled if one failed and that is enough."""
+        """Return the ends of all children; without them those that have not ended, cancelled if one failed
+        and that is enough.
+        """
         ends: Mapping[str, Outcome] = await self._children.ends(awaited) if awaited else {}
         open_ones = [child for child in awaited if child.id not in ends]
         if not open_ones:

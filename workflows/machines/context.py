@@ -1,7 +1,7 @@
 """The context of a transition: the copy that it works on, and what is recorded with its move.
 
-What must always hold: after its attempt has ended a context does nothing any more, so that a body that ignores its
-cancellation changes nothing.
+What must always hold: after its attempt has ended a context does nothing any more, so that a body that
+ignores its cancellation changes nothing.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ class NewChild(msgspec.Struct, frozen=True):
 class MachineContext(Generic[S]):
     """What a transition, a guard and a rollback get: `async def prepare(self, ctx: MachineContext[Draft])`.
 
-    `state` is a copy of the machine's state: change it, or set another one. It is recorded with the move, as are `save` and
-    `children`; a body that fails leaves nothing of them. `place` is where the machine stands, and `moves` how many moves it has
-    made. `attempt` counts from 1 for each transition. `key` is `<flow id>/<run>/<number of the move>/<transition>`: the same in
-    all attempts of this transition for this move, and in no other; that of a rollback ends with `undo`. Give it to a service
-    that must not act twice. `error` is the text of the last failure at this place, or the one that led to this
-    error place, else empty.
+    `state` is a copy of the machine's state: change it, or set another one. It is recorded with the move, as
+    are `save` and `children`; a body that fails leaves nothing of them. `place` is where the machine stands,
+    and `moves` how many moves it has made. `attempt` counts from 1 for each transition. `key` is `<flow
+    id>/<run>/<number of the move>/<transition>`: the same in all attempts of this transition for this move,
+    and in no other; that of a rollback ends with `undo`. Give it to a service that must not act twice.
+    `error` is the text of the last failure at this place, or the one that led to this error place, else
+    empty.
     """
 
     __slots__ = (
@@ -87,8 +88,8 @@ class MachineContext(Generic[S]):
         error: str = "",
         may_change: bool = True,
     ) -> None:
-        """`load(name)` reads the document `name`, and `check(definition)` raises for what cannot be started here. A guard and a
-        rollback may change nothing.
+        """`load(name)` reads the document `name`, and `check(definition)` raises for what cannot be started
+        here. A guard and a rollback may change nothing.
         """
         self.state: S = state
         self.place: str = place
@@ -118,8 +119,8 @@ class MachineContext(Generic[S]):
     def save(self, name: str, value: Any) -> None:
         """Save a document with the move, in place of the one of this name. None takes the document away.
 
-        Raises PayloadError for a value that cannot be stored, or over 1 MiB, and UsageError for a name that is none, or for more
-        than 50 documents in one move.
+        Raises PayloadError for a value that cannot be stored, or over 1 MiB, and UsageError for a name that
+        is none, or for more than 50 documents in one move.
         """
         self._check_open("save")
         if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -135,7 +136,8 @@ class MachineContext(Generic[S]):
         self._documents[name] = codec.encode(value).decode()
 
     async def load(self, name: str, type: type[T] | Any = Any) -> T | Any:  # noqa: A002  (the word of the field)
-        """Return a document as a value of `type`: what this transition saved, else what was recorded; None without one.
+        """Return a document as a value of `type`: what this transition saved, else what was recorded; None
+        without one.
 
         Raises PayloadError for one that does not fit, StoreError.
         """
@@ -150,10 +152,12 @@ class MachineContext(Generic[S]):
         workflow: AnyWorkflow[Q, Any],
         inputs: Iterable[Q],
     ) -> None:
-        """Start a flow of `workflow` for each of `inputs` with the move. A transition with `after` hears of their ends.
+        """Start a flow of `workflow` for each of `inputs` with the move. A transition with `after` hears of
+        their ends.
 
-        `workflow` must be registered where the machine is. Raises DefinitionError, PayloadError for an input that does not fit,
-        and UsageError for more than 1,000 children, or inputs of more than 900,000 bytes together; then it starts none of them.
+        `workflow` must be registered where the machine is. Raises DefinitionError, PayloadError for an input
+        that does not fit, and UsageError for more than 1,000 children, or inputs of more than 900,000 bytes
+        together; then it starts none of them.
         """
         self._check_open("children")
         definition = definition_of(workflow, "what ctx.children starts")
@@ -173,7 +177,8 @@ class MachineContext(Generic[S]):
     def emit(
         self, event: Event[Q, R] | str, payload: Any = None, **options: Unpack[EmitKeywords]
     ) -> Emission[R]:
-        """Emit an event; await the emission for its result. What a body emits is sent at once, also if the move then fails.
+        """Emit an event; await the emission for its result. What a body emits is sent at once, also if the
+        move then fails.
 
         Give it an `idempotency_key`, such as `ctx.key`, if it must not be sent twice.
         """

@@ -1,7 +1,7 @@
 """The definition of a state machine: its places, its transitions and its types.
 
-What must always hold: a definition that exists can run: each place can be reached and left, each transition leads to a place
-that there is, and what fires out of a place does not depend on the order of methods.
+What must always hold: a definition that exists can run: each place can be reached and left, each transition
+leads to a place that there is, and what fires out of a place does not depend on the order of methods.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ MAX_ROLLBACKS = 10_000
 
 
 class Edge(NamedTuple):
-    """One transition between two places, as plain values: for drawings. `kind` is that of the transition, or `error`.
+    """One transition between two places, as plain values: for drawings. `kind` is that of the transition, or
+    `error`.
 
-    `priority` is the order in which guards are asked, the highest first; `delay` is in seconds, None for none.
+    `priority` is the order in which guards are asked, the highest first; `delay` is in seconds, None for
+    none.
     """
 
     source: str
@@ -110,7 +112,8 @@ class MachineDefinition(FlowDefinition):
 
     @cached_property
     def out_of(self) -> dict[str, list[Transition[Any]]]:
-        """The transitions out of each place, in the order in which they are asked: by priority, those without a guard last.
+        """The transitions out of each place, in the order in which they are asked: by priority, those without
+        a guard last.
 
         Of those of one rank that have a delay the shortest is the first.
         """
@@ -136,7 +139,9 @@ class MachineDefinition(FlowDefinition):
         ]
 
     def knows(self, version: str) -> bool:
-        """Tell whether it may run a flow of this version: if nobody gave any, the place of the flow decides."""
+        """Tell whether it may run a flow of this version: if nobody gave any, the place of the flow
+        decides.
+        """
         return version == self.version or (not self.is_versioned and is_by_places(version))
 
     def find(self, name: object) -> Transition[Any]:
@@ -148,7 +153,9 @@ class MachineDefinition(FlowDefinition):
         return found
 
     def find_trigger(self, transition: object) -> Transition[Any]:
-        """Return the transition of a trigger, which is a transition or its name. Raises DefinitionError for other values."""
+        """Return the transition of a trigger, which is a transition or its name. Raises DefinitionError for
+        other values.
+        """
         return self.find(transition.name if isinstance(transition, Transition) else transition)
 
     def encode_state(self, state: Any) -> str:
@@ -194,7 +201,9 @@ def _output_of(transitions: Any) -> Any:
 
 
 def is_by_places(version: str) -> bool:
-    """Tell whether this is the version of a machine that was given none: each such machine may run each such flow."""
+    """Tell whether this is the version of a machine that was given none: each such machine may run each such
+    flow.
+    """
     return version.startswith(_PLACES)
 
 
@@ -223,7 +232,9 @@ def _check_graph(machine: MachineDefinition) -> None:
 
 
 def _check_targets(machine: MachineDefinition) -> None:
-    """Raise DefinitionError for a transition to a place that nothing leads out of: mostly the name of none."""
+    """Raise DefinitionError for a transition to a place that nothing leads out of: mostly the name of
+    none.
+    """
     every = machine.transitions.values()
     sources = {place for each in every for place in each.sources}
     errors = {each.error_place for each in every}  # one that nothing leads out of waits for a retry

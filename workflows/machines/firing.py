@@ -1,7 +1,8 @@
 """Firing a transition: one attempt of its body on a copy of the state, and what came of it.
 
-What must always hold: what a body did is either all there, as values, or not at all; its context is closed before that is looked
-at. A body that was cut and returned nevertheless has fired: its move counts, because it must be undone.
+What must always hold: what a body did is either all there, as values, or not at all; its context is closed
+before that is looked at. A body that was cut and returned nevertheless has fired: its move counts, because it
+must be undone.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ MakeContext = Callable[[Snapshot, str, Transition[Any], int], MachineContext[Any
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a body did: the state as JSON, documents as live texts, new children, and the result of the flow at its end."""
+    """What a body did: the state as JSON, documents as live texts, new children, and the result of the flow
+    at its end.
+    """
 
     state: str
     documents: dict[str, str]
@@ -117,7 +120,9 @@ class Firing:
     def _moved(
         self, transition: Transition[Any], context: MachineContext[Any], value: Any, traceparent: str
     ) -> Moved:
-        """Return what a body did. Raises PayloadError for what cannot be recorded, UsageError for a value nobody asked for."""
+        """Return what a body did. Raises PayloadError for what cannot be recorded, UsageError for a value
+        nobody asked for.
+        """
         result = NOTHING
         if transition.target == END:
             result = msgspec.Raw(self._definition.codecs.output.encode(value))

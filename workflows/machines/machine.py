@@ -1,4 +1,6 @@
-"""The base class of state machines: a class is a definition, and an instance runs the transitions of one activation."""
+"""The base class of state machines: a class is a definition, and an instance runs the transitions of one
+activation.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,17 @@ class StateMachine(Generic[S]):
             @transition("draft", to="waiting")
             async def prepare(self, ctx: MachineContext[Draft]) -> None: ...
 
-    The parameter is the type of its state, one that msgspec converts or a pydantic model; the input of a flow is its first
-    state. `name` is by default the name of the class; `start` is the first place. `timeout` bounds a whole flow, which then
-    is cancelled (None or 0: no limit). `concurrency` is how many flows of it a worker runs at a time; a flow that waits is not
-    counted. `keep_completed` and `keep_failed` say how long ended flows are kept.
+    The parameter is the type of its state, one that msgspec converts or a pydantic model; the input of a flow
+    is its first state. `name` is by default the name of the class; `start` is the first place. `timeout`
+    bounds a whole flow, which then is cancelled (None or 0: no limit). `concurrency` is how many flows of it
+    a worker runs at a time; a flow that waits is not counted. `keep_completed` and `keep_failed` say how long
+    ended flows are kept.
 
-    Without a `version` any worker that has the place of a flow runs it, so that transitions and places may be added at any time.
-    With one, only workers that have the same version do.
+    Without a `version` any worker that has the place of a flow runs it, so that transitions and places may be
+    added at any time. With one, only workers that have the same version do.
 
-    `max_rollbacks` is how many moves of one flow may have a rollback; the next such transition fails without a call.
+    `max_rollbacks` is how many moves of one flow may have a rollback; the next such transition fails without
+    a call.
 
     An instance is made for each activation, without arguments; what it keeps in attributes is lost with it.
 
@@ -80,7 +84,9 @@ class StateMachine(Generic[S]):
 
 
 def _parameter_of(cls: type[Any]) -> Any:
-    """Return the parameter that `StateMachine` has as a base of a class; None without one, a TypeVar if the class leaves it open."""
+    """Return the parameter that `StateMachine` has as a base of a class; None without one, a TypeVar if the
+    class leaves it open.
+    """
     for base in cls.__dict__.get("__orig_bases__", cls.__bases__):
         kind: type[Any] = typing.get_origin(base) or base
         if kind is StateMachine:

@@ -1,7 +1,7 @@
 """Recording what a machine does: one append for each change of where it stands.
 
-What must always hold: the change counts only after the append has returned; the first append of a flow has an entry, so that
-the next worker knows that there is a snapshot.
+What must always hold: the change counts only after the append has returned; the first append of a flow has an
+entry, so that the next worker knows that there is a snapshot.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Recording:
         texts: Mapping[str, str] | None = None,
         taken: Sequence[str] = (),
     ) -> None:
-        """Record a change with its entries, further live texts, and the signals that it takes. Raises what `append` raises."""
+        """Record a change with its entries, further live texts, and the signals that it takes. Raises what
+        `append` raises.
+        """
         standing = self.standing
         live = {**standing.difference(change), **(texts or {})}
         if not entries and not live and not taken:

@@ -243,7 +243,7 @@ class MachineRun:
             return await look
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001  (a cancellation, or of the children: `_fire` raises it)
+        except BaseException as error:  # noqa: BLE001  (`_fire` raises it)
             self._broken = error
             return instead
 

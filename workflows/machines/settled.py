@@ -10,7 +10,9 @@ __all__ = ["ChildEnd", "Settled"]
 
 
 class ChildEnd(msgspec.Struct, frozen=True):
-    """The end of one child. `state` is that of its flow; `result` is its result if it completed, `error` tells why otherwise."""
+    """The end of one child. `state` is that of its flow; `result` is its result if it completed, `error`
+    tells why otherwise.
+    """
 
     flow_id: str
     state: str

@@ -1,7 +1,7 @@
 """The snapshot of a machine: what it is between two moves, as live texts of its flow's root job.
 
-What must always hold: the texts of one move are written by one append, with its entry; whoever reads them together sees one
-move. A reader ignores fields that it does not know, because releases may differ.
+What must always hold: the texts of one move are written by one append, with its entry; whoever reads them
+together sees one move. A reader ignores fields that it does not know, because releases may differ.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ NOTHING = msgspec.Raw()
 class Trouble(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "origin": "g", "attempts": "a", "error": "e", "due_ms": "w", "payload": "r", "signal": "s"}):  # fmt: skip
     """What failed last, since the last ordinary move. `origin` is the place where that was.
 
-    `due_ms` is when it is tried again; 0: it failed for good. `payload` is that of its trigger, and `signal` the id of that while
-    the inbox still has it.
+    `due_ms` is when it is tried again; 0: it failed for good. `payload` is that of its trigger, and `signal`
+    the id of that while the inbox still has it.
     """
 
     transition: str
@@ -89,7 +89,9 @@ class Awaited(msgspec.Struct, omit_defaults=True, rename={"id": "j", "workflow":
 
 
 class Obligation(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "move": "c", "is_done": "d", "error": "e", "traceparent": "h"}):  # fmt: skip
-    """A move whose transition has a rollback. Once that has run `is_done` is true, and `error` is why it failed, if so."""
+    """A move whose transition has a rollback. Once that has run `is_done` is true, and `error` is why it
+    failed, if so.
+    """
 
     transition: str
     move: int
@@ -109,10 +111,11 @@ class Obligation(msgspec.Struct, omit_defaults=True, rename={"transition": "n", 
 
 
 class Snapshot(msgspec.Struct, omit_defaults=True, rename={"place": "p", "moves": "c", "entered_ms": "t", "trouble": "e", "run": "x", "result": "r", "due_ms": "w", "owed": "o"}):  # fmt: skip
-    """Where a machine stands. `run` is the run of the flow that wrote it; `result` is that of the flow, at END.
+    """Where a machine stands. `run` is the run of the flow that wrote it; `result` is that of the flow, at
+    END.
 
-    `due_ms` is when the first of its delayed transitions is due here, for people; workers ask their definition. `owed` counts the
-    moves that have a rollback.
+    `due_ms` is when the first of its delayed transitions is due here, for people; workers ask their
+    definition. `owed` counts the moves that have a rollback.
     """
 
     place: str

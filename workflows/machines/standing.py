@@ -1,4 +1,5 @@
-"""Where a machine stands in this activation, and what of that the server has: it makes the live texts of an append.
+"""Where a machine stands in this activation, and what of that the server has: it makes the live texts of an
+append.
 
 What must always hold: it changes only after an append has returned.
 """

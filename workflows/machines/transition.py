@@ -5,7 +5,8 @@
     waiting     `wait=Payload`: fires when somebody triggers it, with a payload of that type
     following   `after="all"` or `"all_settled"`: fires when the children that the machine has started have ended
 
-What must always hold: a transition that exists can be called: its function takes what it will get, as far as its annotations tell.
+What must always hold: a transition that exists can be called: its function takes what it will get, as far as
+its annotations tell.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 After: TypeAlias = Literal["all", "all_settled"]
 
 END: Final = "__end__"
-"""The place at which a flow of a machine completes. What the transition that leads there returns is the result of the flow."""
+"""The place at which a flow of a machine completes. What the transition that leads there returns is the
+result of the flow.
+"""
 
 _TIMEOUT = 300.0  # seconds of an attempt
 _ONCE = Retry(attempts=1)
@@ -52,8 +55,8 @@ Guard: TypeAlias = Callable[..., Answer]
 class Transition(Generic[P]):
     """One transition, as an attribute of its machine's class. Do not change the attributes.
 
-    `sources` are the places that it leads from, and `target` the one that it leads to. `payload` is the type of what triggers
-    it. `delay` and `timeout` are in seconds, None for none.
+    `sources` are the places that it leads from, and `target` the one that it leads to. `payload` is the type
+    of what triggers it. `delay` and `timeout` are in seconds, None for none.
     """
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -90,10 +93,12 @@ class Transition(Generic[P]):
         return "following" if self.after else "delayed" if self.delay else "automatic"
 
     def rollback(self, function: F) -> F:
-        """Decorate the method that undoes it: `@prepare.rollback`, `async def unprepare(self, ctx)`. Without one nothing does.
+        """Decorate the method that undoes it: `@prepare.rollback`, `async def unprepare(self, ctx)`. Without
+        one nothing does.
 
-        It runs when the flow is cancelled or times out, newest move first, with the state as it was recorded last; it is tried
-        3 times. Raises DefinitionError for a function that cannot be called so, and for a second one.
+        It runs when the flow is cancelled or times out, newest move first, with the state as it was recorded
+        last; it is tried 3 times. Raises DefinitionError for a function that cannot be called so, and for a
+        second one.
         """
         where = f"the rollback of {self.where}"
         check_function(function, where, *_KINDS["automatic"])
@@ -105,7 +110,9 @@ class Transition(Generic[P]):
         return function
 
     def encode(self, payload: P) -> str:
-        """Return a payload as JSON text. Raises DefinitionError if nobody triggers it, PayloadError if it does not fit."""
+        """Return a payload as JSON text. Raises DefinitionError if nobody triggers it, PayloadError if it
+        does not fit.
+        """
         if not self.waits:
             raise DefinitionError(f"{self.where} waits for no trigger: it fires by itself")
         try:
@@ -222,18 +229,20 @@ def transition(
     timeout: Duration | None = _TIMEOUT,
     error_place: str | None = None,
 ) -> Any:
-    """Make an async method of a state machine a transition from `source`, a place or several, to the place `to`.
+    """Make an async method of a state machine a transition from `source`, a place or several, to the place
+    `to`.
 
-    Without `wait` and `after` it fires by itself: at once, or with `delay`, such as `"30 days"`, when the machine has stood at
-    the place for so long. With `wait`, the type of a payload (None: there is none), it fires when it
-    is triggered, and its method gets the payload too. With `after` it fires when all children have ended that the machine has
-    started, and its method gets a `Settled`: `"all"` fails it without a call if one of them failed, and cancels the others then;
-    `"all_settled"` calls it anyway.
+    Without `wait` and `after` it fires by itself: at once, or with `delay`, such as `"30 days"`, when the
+    machine has stood at the place for so long. With `wait`, the type of a payload (None: there is none), it
+    fires when it is triggered, and its method gets the payload too. With `after` it fires when all children
+    have ended that the machine has started, and its method gets a `Settled`: `"all"` fails it without a call
+    if one of them failed, and cancels the others then; `"all_settled"` calls it anyway.
 
-    `when` is a guard, plain or async and without effects: it gets the arguments of the method without the machine. Of several
-    transitions out of a place the first one fires whose guard is true, by `priority`, the highest first, and one without a guard
-    last. `retry` says how often the method is tried (default: once), and `timeout` how long an attempt may take (default: 5
-    minutes; None or 0: no limit). After the last attempt the machine moves to `error_place`, or stays and waits for a retry.
+    `when` is a guard, plain or async and without effects: it gets the arguments of the method without the
+    machine. Of several transitions out of a place the first one fires whose guard is true, by `priority`, the
+    highest first, and one without a guard last. `retry` says how often the method is tried (default: once),
+    and `timeout` how long an attempt may take (default: 5 minutes; None or 0: no limit). After the last
+    attempt the machine moves to `error_place`, or stays and waits for a retry.
 
     Raises DefinitionError for a value or a method that cannot be used.
     """

@@ -1,7 +1,7 @@
 """The rollbacks of a stopped machine: one for each move whose transition has one, the newest first.
 
-What must always hold: what is owed stands in live texts, so it is known however long the journal was; a rollback that this
-release does not know makes the list impossible, and another worker must undo.
+What must always hold: what is owed stands in live texts, so it is known however long the journal was; a
+rollback that this release does not know makes the list impossible, and another worker must undo.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
     """One rollback to run."""
 
     path: str
-    """The transition and the number of its move; of a machine inside another flow, behind the path of that one."""
+    """The transition and the number of its move; of a machine inside another flow, behind the path of that
+    one.
+    """
     obligation: Obligation
     definition: MachineDefinition
     around: Surroundings
@@ -54,7 +56,9 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
         return self.obligation.traceparent
 
     async def perform(self, number: int, call_sync: CallSync, job_id: str) -> None:
-        """Call the rollback. Raises what it and the machine's `__init__` raise, and PayloadError for a state that does not fit."""
+        """Call the rollback. Raises what it and the machine's `__init__` raise, and PayloadError for a state
+        that does not fit.
+        """
         del call_sync, job_id
         undo, around = self.definition.transitions[self.obligation.transition].undo, self.around
         assert undo is not None, "only transitions with a rollback are listed"  # noqa: S101
@@ -101,7 +105,9 @@ class MachineUndos:
         self._load = load
 
     def list_open(self, obligations: Sequence[Obligation], prefix: str = "") -> list[MachineUndo]:
-        """Return the rollbacks to run, in order, `prefix` before their paths. Raises UnknownTask for one that this release does not have."""
+        """Return the rollbacks to run, in order, `prefix` before their paths. Raises UnknownTask for one that
+        this release does not have.
+        """
         make_machine = cache(self._definition.machine)
         for each in obligations:
             known = self._definition.transitions.get(each.transition)

@@ -1,9 +1,10 @@
-"""Calling a pipeline's function with what its parameters take: the merged result as a value of a type, and the context.
+"""Calling a pipeline's function with what its parameters take: the merged result as a value of a type, and
+the context.
 
     def fetch() | fetch(given) | fetch(ctx) | fetch(given, ctx)
 
-A parameter that is annotated as PipelineContext gets the context; so does the second of two. The other one gets the merged
-result, as a value of the type that it is annotated with.
+A parameter that is annotated as PipelineContext gets the context; so does the second of two. The other one
+gets the merged result, as a value of the type that it is annotated with.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class PipelineCall:
     def __init__(self, function: Any, where: str, *, is_about: bool = False) -> None:
         """Raise DefinitionError for a function with other parameters, or a type that is no JSON object.
 
-        A function that is about a step, its condition or rollback, gets the context if it has one parameter without a type.
+        A function that is about a step, its condition or rollback, gets the context if it has one parameter
+        without a type.
         """
         check_callable(function, where)
         self.function: Any = function
@@ -53,7 +55,9 @@ class PipelineCall:
         self._codec: Codec = Codec(self.takes, role="payload", owner=where, max_bytes=MAX_VALUE)
 
     def arguments(self, ctx: PipelineContext[Any]) -> list[Any]:
-        """Return the arguments of one call. Raises PayloadError if the merged result does not fit the parameter's type."""
+        """Return the arguments of one call. Raises PayloadError if the merged result does not fit the
+        parameter's type.
+        """
         return [ctx if is_context else self._read(ctx.result) for is_context in self._places]
 
     def _read(self, result: Mapping[str, Any]) -> Any:

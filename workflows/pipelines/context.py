@@ -16,12 +16,14 @@ G = TypeVar("G")
 
 
 class PipelineContext(Generic[G]):
-    """What the functions of a pipeline get besides their values: `async def fetch(given: Given, ctx: PipelineContext[Cursor])`.
+    """What the functions of a pipeline get besides their values: `async def fetch(given: Given, ctx:
+    PipelineContext[Cursor])`.
 
-    `result` is the merged result so far, read-only: the fields of the input, and over them those of the outputs of earlier
-    steps, as JSON values. `progress` is the progress, of the type that the pipeline declares, otherwise None: change it as you
-    like; what it is when the step ends is recorded with the step. `step_context` is the context of the step, which emits,
-    tells how far the step is, and shares what lifespans made. The other attributes are those of the same names there.
+    `result` is the merged result so far, read-only: the fields of the input, and over them those of the
+    outputs of earlier steps, as JSON values. `progress` is the progress, of the type that the pipeline
+    declares, otherwise None: change it as you like; what it is when the step ends is recorded with the step.
+    `step_context` is the context of the step, which emits, tells how far the step is, and shares what
+    lifespans made. The other attributes are those of the same names there.
     """
 
     __slots__ = ("_save", "progress", "result", "start", "step_context")
@@ -44,9 +46,9 @@ class PipelineContext(Generic[G]):
     def save(self) -> Awaitable[None]:
         """Record the progress now, so that the next attempt of this step begins with it.
 
-        It is kept over retries, stops and crashes of the worker, and for `flows.retry` of a flow that failed. Await it in an
-        async function; in a plain function it returns when the progress is recorded. Raises what `StepContext.save` raises,
-        and UsageError in a condition and in a hook.
+        It is kept over retries, stops and crashes of the worker, and for `flows.retry` of a flow that failed.
+        Await it in an async function; in a plain function it returns when the progress is recorded. Raises
+        what `StepContext.save` raises, and UsageError in a condition and in a hook.
         """
         return self._save()
 

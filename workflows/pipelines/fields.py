@@ -35,7 +35,9 @@ class Field(NamedTuple):
 
 
 def fields_of(type_: Any) -> dict[str, Field] | None:
-    """Return the fields of a type by their names in JSON; None for a type that does not tell them, such as a dict."""
+    """Return the fields of a type by their names in JSON; None for a type that does not tell them, such as a
+    dict.
+    """
     if (known := getattr(type_, "model_fields", None)) is not None:  # of a pydantic model
         return {
             field.alias or name: Field(field.annotation, bool(field.is_required()))
@@ -104,7 +106,9 @@ def check_object(type_: Any, what: str) -> None:
 
 
 def check_has(known: Mapping[str, Field] | None, wanted: Mapping[str, Field] | None, where: str) -> None:
-    """Raise DefinitionError if what a step takes is certainly not there. `known` is None where any field may be."""
+    """Raise DefinitionError if what a step takes is certainly not there. `known` is None where any field may
+    be.
+    """
     if known is None or wanted is None:
         return
     for name, field in wanted.items():

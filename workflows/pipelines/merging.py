@@ -1,7 +1,8 @@
-"""The merged result of a pipeline: the fields of its input, and over them those of each step's output, in their order.
+"""The merged result of a pipeline: the fields of its input, and over them those of each step's output, in
+their order.
 
-What must always hold: steps that run side by side see the same result, and never write the same field: which one came
-last would be chance.
+What must always hold: steps that run side by side see the same result, and never write the same field: which
+one came last would be chance.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from workflows.errors import ConflictError
 __all__ = ["Outputs", "changed_fields", "lay_changes", "merge_outputs", "merge_progress"]
 
 Outputs = Sequence[Sequence[tuple[str, Mapping[str, Any] | None]]]
-"""The groups of steps, in their order: the name of each step with what it gave; None for one that gave nothing."""
+"""The groups of steps, in their order: the name of each step with what it gave; None for one that gave
+nothing.
+"""
 
 
 def merge_outputs(given: Mapping[str, Any], outputs: Outputs, *, owner: str) -> dict[str, Any]:
@@ -32,7 +35,8 @@ def merge_outputs(given: Mapping[str, Any], outputs: Outputs, *, owner: str) -> 
 
 
 def merge_progress(start: Any, outputs: Outputs, *, owner: str) -> Any:
-    """Return the progress, JSON, that the next step begins with: what each step of a group changed, over what it was.
+    """Return the progress, JSON, that the next step begins with: what each step of a group changed, over what
+    it was.
 
     Raises ConflictError if two steps of a group changed the same field.
     """

@@ -2,14 +2,15 @@
 
     Pipeline("sync", input=In, output=Out).then(fetch).parallel(left, right).returns(total)   -> a Workflow
 
-Each step takes what it needs of the merged result (`merging`), and its output is laid over it. The workflow that `returns`
-makes is one like any other: it is local first, its steps are recorded, retried and undone as those of a graph.
+Each step takes what it needs of the merged result (`merging`), and its output is laid over it. The workflow
+that `returns` makes is one like any other: it is local first, its steps are recorded, retried and undone as
+those of a graph.
 
     step's record = {"o": the output, JSON, "p": the progress at its end, if the pipeline has one}
 
-What must always hold: a step sees the outputs of all steps before its group and none of its own group; what a step takes is
-checked when the pipeline is made, as far as the types tell, otherwise before the step is called; a pipeline that has no
-`returns` is no workflow, so nobody can start it.
+What must always hold: a step sees the outputs of all steps before its group and none of its own group; what a
+step takes is checked when the pipeline is made, as far as the types tell, otherwise before the step is
+called; a pipeline that has no `returns` is no workflow, so nobody can start it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ OT = TypeVar("OT")
 
 
 class Pipeline(Generic[I, O]):
-    """A builder of a workflow whose steps share one merged result. `returns` ends it, and returns the workflow."""
+    """A builder of a workflow whose steps share one merged result. `returns` ends it, and returns the
+    workflow.
+    """
 
     @overload
     def __init__(
@@ -102,10 +105,10 @@ class Pipeline(Generic[I, O]):
     ) -> None:
         """Begin a pipeline. `input` and `output` are types whose values are JSON objects, or `Any`.
 
-        `progress` is a type that can be made without arguments: `ctx.progress` is a value of it, which steps change; it is
-        recorded with each step that ends, and by `ctx.save()`. `data(ctx)` makes `ctx.data`, once for each activation: a
-        flow that moves to another worker gets it anew, and it is never stored. `options` are those of a Workflow.
-        Raises DefinitionError for a value that cannot be used.
+        `progress` is a type that can be made without arguments: `ctx.progress` is a value of it, which steps
+        change; it is recorded with each step that ends, and by `ctx.save()`. `data(ctx)` makes `ctx.data`,
+        once for each activation: a flow that moves to another worker gets it anew, and it is never stored.
+        `options` are those of a Workflow. Raises DefinitionError for a value that cannot be used.
         """
         self.workflow: Workflow[I, O] = Workflow(name, input=input, output=output, **options)
         self.workflow.errors = (*self.workflow.errors, ConflictError)  # who awaits a flow gets it as itself
@@ -129,10 +132,11 @@ class Pipeline(Generic[I, O]):
     ) -> Self:
         """Add a step that runs when all before it have ended.
 
-        `function` takes the merged result, as a value of the type that its parameter is annotated with, the context, both
-        or none of them. What it returns is its output: an object, whose fields are laid over the merged result, or None.
-        If `when(ctx)` is false, the step is skipped and gives nothing. `rollback(ctx)` undoes the step; in it `ctx.result` has
-        what the step gave, too. `options` are those of `Workflow.step`. Raises DefinitionError.
+        `function` takes the merged result, as a value of the type that its parameter is annotated with, the
+        context, both or none of them. What it returns is its output: an object, whose fields are laid over
+        the merged result, or None. If `when(ctx)` is false, the step is skipped and gives nothing.
+        `rollback(ctx)` undoes the step; in it `ctx.result` has what the step gave, too. `options` are those
+        of `Workflow.step`. Raises DefinitionError.
         """
         self._check_open("then")
         self._add([self._made(function, options, when=when, rollback=rollback)], may_skip=when is not None)
@@ -141,8 +145,8 @@ class Pipeline(Generic[I, O]):
     def parallel(self, *functions: Callable[..., Any], **options: Unpack[PipelineKeywords]) -> Self:
         """Add steps that run side by side: each sees the merged result of the steps before the group.
 
-        They must not write the same field: that raises DefinitionError where the types tell, otherwise the flow fails with
-        ConflictError. None of them can have a condition. `options` count for each of them.
+        They must not write the same field: that raises DefinitionError where the types tell, otherwise the
+        flow fails with ConflictError. None of them can have a condition. `options` count for each of them.
         """
         self._check_open("parallel")
         if len(functions) < 2:
@@ -163,13 +167,17 @@ class Pipeline(Generic[I, O]):
         return self
 
     def after_each(self, function: Callable[..., Any], /) -> Self:
-        """Call `function(ctx, output)` after each attempt that returned, as `Workflow.after_each` does; `output` is JSON."""
+        """Call `function(ctx, output)` after each attempt that returned, as `Workflow.after_each` does;
+        `output` is JSON.
+        """
         self._check_open("after_each")
         self.workflow.after_each(self._run.around(function, reads=read_output))
         return self
 
     def on_error(self, function: Callable[..., Any], /) -> Self:
-        """Call `function(ctx, error)` after each attempt that raised; if it returns False, no further attempt follows."""
+        """Call `function(ctx, error)` after each attempt that raised; if it returns False, no further attempt
+        follows.
+        """
         self._check_open("on_error")
         self.workflow.on_error(self._run.around(function))
         return self

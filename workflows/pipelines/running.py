@@ -1,7 +1,8 @@
-"""Running the functions of a pipeline: the functions of the steps, conditions, rollbacks and hooks of its workflow.
+"""Running the functions of a pipeline: the functions of the steps, conditions, rollbacks and hooks of its
+workflow.
 
-What must always hold: what a function gets follows from the records of the steps before it alone, so that each attempt,
-in whatever worker, gets the same.
+What must always hold: what a function gets follows from the records of the steps before it alone, so that
+each attempt, in whatever worker, gets the same.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class PipelineRun:
         progress: Codec | None,
         make: Callable[[], Any] | None,
     ) -> None:
-        """`groups` may still grow. `make` makes the progress that a flow begins with, and `progress` converts it."""
+        """`groups` may still grow. `make` makes the progress that a flow begins with, and `progress` converts
+        it.
+        """
         self._workflow = workflow
         self._groups = groups
         self._progress = progress
@@ -80,7 +83,9 @@ class PipelineRun:
         return undo if call.is_async else undo_in_thread
 
     def around(self, function: Function, *, reads: Callable[[Any], Any] | None = None) -> Function:
-        """Return the function of a hook around each step. `reads` makes its second argument of what the workflow gives."""
+        """Return the function of a hook around each step. `reads` makes its second argument of what the
+        workflow gives.
+        """
 
         async def hook(ctx: StepContext[Any], *more: Any) -> Any:
             return await function(await self._look(ctx), *(reads(each) if reads else each for each in more))
@@ -139,7 +144,9 @@ class PipelineRun:
         context.progress = self._read_progress(changed)
 
     async def _look(self, ctx: StepContext[Any], own: Any = None) -> PipelineContext[Any]:
-        """Return the context of a function, with what the steps before it recorded. `own` is the record of an undone step."""
+        """Return the context of a function, with what the steps before it recorded. `own` is the record of an
+        undone step.
+        """
         found = {name: await ctx.load(name, default=None) for name in self._before(ctx.step)}
         return self._context(ctx, found, own)
 
@@ -182,7 +189,9 @@ class PipelineRun:
     # What they give.
 
     def _record(self, call: PipelineCall, output: Any, context: PipelineContext[Any]) -> dict[str, Any]:
-        """Return the record of a step. Raises PayloadError for an output that is neither an object nor None."""
+        """Return the record of a step. Raises PayloadError for an output that is neither an object
+        nor None.
+        """
         made = whole(output, msgspec.json.decode(call.gives.encode(output)))
         if made is not None and not isinstance(made, dict):
             raise PayloadError(

@@ -16,8 +16,9 @@
     stop     an activation has heard that the flow is being stopped; `cut` entries before it say which steps are in doubt;
              `name` is the step that made the flow fail
 
-A step of a graph that only waits has `sleep` or `wait` when it begins, and `step` or `failed` at its end. `refused` is said
-in its `place`. The root of a flow whose steps are jobs has `wait`, `signal` and `refused` of those that wait for signals.
+A step of a graph that only waits has `sleep` or `wait` when it begins, and `step` or `failed` at its end.
+`refused` is said in its `place`. The root of a flow whose steps are jobs has `wait`, `signal` and `refused`
+of those that wait for signals.
 
 A flow of a durable function has these besides; `place` is the position of a call:
 
@@ -34,8 +35,8 @@ A flow of a durable function has these besides; `place` is the position of a cal
              errors led to it, each with the first positions behind its error
     again    the function starts again with the input in `result`, and forgets all entries before
 
-A flow of a state machine has these besides; `name` is the transition, `origin` the place where it began, and `move` counts
-the moves. Its journal keeps the newest entries alone:
+A flow of a state machine has these besides; `name` is the transition, `origin` the place where it began, and
+`move` counts the moves. Its journal keeps the newest entries alone:
 
     move     the machine has come to `place`; `result` is what triggered it. With `is_lost` a transition failed, and this is
              the error place. Without a name somebody moved it by hand
@@ -44,8 +45,8 @@ the moves. Its journal keeps the newest entries alone:
     retry    somebody had the transition run again that had failed
     refused  a trigger came that does not fit, or whose guard is false; `error` says why
 
-What must always hold: an entry is never changed; a reader ignores keys and kinds that it does not know, because
-releases may differ. Values inside an entry are JSON already (`Raw`).
+What must always hold: an entry is never changed; a reader ignores keys and kinds that it does not know,
+because releases may differ. Values inside an entry are JSON already (`Raw`).
 """
 
 from __future__ import annotations
@@ -93,9 +94,10 @@ class Entry(
 ):
     """One entry. `place` is the name of a graph's step, or the position of a call in a durable function.
 
-    `name` is the name of what was called there, and `undo` that of its rollback. `child` is the id of a flow or job that it
-    started. `attempts` counts the attempts that ended in an error. Times are Unix times in ms, `took_ms` is a duration.
-    `version` and `steps`, in the first entry of a run, are the workflow's version and all steps of the graph.
+    `name` is the name of what was called there, and `undo` that of its rollback. `child` is the id of a flow
+    or job that it started. `attempts` counts the attempts that ended in an error. Times are Unix times in ms,
+    `took_ms` is a duration. `version` and `steps`, in the first entry of a run, are the workflow's version
+    and all steps of the graph.
     """
 
     kind: str

@@ -17,10 +17,11 @@ __all__ = ["describe_failed_flow", "reason_in"]
 
 
 def describe_failed_flow(workflow: str, job: Job, text: str) -> JobFailure | None:
-    """Return what is told of a flow whose root job failed with the error `text`; None if its rollbacks are still to come.
+    """Return what is told of a flow whose root job failed with the error `text`; None if its rollbacks are
+    still to come.
 
-    The root of a flow says twice that it failed: first the server stops its tree, and claims it again to undo what was
-    done. Only the second time is the end, and `job.stop` is set then.
+    The root of a flow says twice that it failed: first the server stops its tree, and claims it again to undo
+    what was done. Only the second time is the end, and `job.stop` is set then.
     """
     if not job.stop:
         return None
@@ -52,7 +53,9 @@ def describe_failed_flow(workflow: str, job: Job, text: str) -> JobFailure | Non
 
 
 def _error_of(flow: FlowFailure) -> Failure:
-    """Return the error that stopped a flow: that of its step, or of the step of a sub-workflow; else its timeout."""
+    """Return the error that stopped a flow: that of its step, or of the step of a sub-workflow; else its
+    timeout.
+    """
     inner: FlowFailure | None = flow
     record = ""
     while inner is not None and inner.step:

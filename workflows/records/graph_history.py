@@ -1,7 +1,7 @@
 """What the journal of a step graph says: which steps ended and how, in one run of the flow.
 
-What must always hold: a step counts that was recorded in this run, or was kept from the run that `FlowMessage.kept`
-names, whole or with some of its items; the last entry of a step is the one that counts.
+What must always hold: a step counts that was recorded in this run, or was kept from the run that
+`FlowMessage.kept` names, whole or with some of its items; the last entry of a step is the one that counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _OPEN = ("sleep", "wait")
 
 
 class StepHistory(msgspec.Struct):
-    """One step as the journal has it; it is `sleeping` while it waits for a time or a signal. `errors` are the records of the attempts that another attempt followed."""
+    """One step as the journal has it; it is `sleeping` while it waits for a time or a signal. `errors` are
+    the records of the attempts that another attempt followed.
+    """
 
     step: str
     state: StepState = "waiting"
@@ -37,8 +39,8 @@ class StepHistory(msgspec.Struct):
 class GraphHistory(msgspec.Struct):
     """One run of a graph. `order` names the steps that ended, in the order in which they were recorded.
 
-    `undone` are the outcomes of rollbacks: path -> record of the error, empty on success. `names` are all steps of the
-    graph, in the order of definition.
+    `undone` are the outcomes of rollbacks: path -> record of the error, empty on success. `names` are all
+    steps of the graph, in the order of definition.
     """
 
     version: str = ""
@@ -55,7 +57,9 @@ class GraphHistory(msgspec.Struct):
     children: dict[str, Entry] = {}
     """The last entry about the job or flow that runs a step elsewhere, by the place of the step."""
     lists: dict[str, Entry] = {}
-    """The entry with the items of each step that runs for each item of a list; `steps` and `order` have the items, too."""
+    """The entry with the items of each step that runs for each item of a list; `steps` and `order` have the
+    items, too.
+    """
     order: dict[str, None] = {}
     undone: dict[str, str] = {}
     hooks: set[str] = set()
@@ -97,7 +101,9 @@ class GraphHistory(msgspec.Struct):
         return sum(each is not None and each.state in _ENDED for each in known), total
 
     def item_states(self, step: str) -> dict[str, int]:
-        """Return how many items of a step are in each state, as far as it is recorded; those of which nothing is, wait."""
+        """Return how many items of a step are in each state, as far as it is recorded; those of which nothing
+        is, wait.
+        """
         total = self.count_items(step)[1]
         known = [self.steps.get(item_name(step, index)) for index in range(total)]
         return dict(Counter("waiting" if each is None else each.state for each in known))

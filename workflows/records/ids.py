@@ -115,7 +115,8 @@ def flow_queue(workflow: str) -> str:
 
 
 def steps_queue(workflow: str, limited: str = "") -> str:
-    """Return the queue of the step jobs of a workflow, or the one of its step `limited`, which has a limit of its own.
+    """Return the queue of the step jobs of a workflow, or the one of its step `limited`, which has a limit of
+    its own.
 
     Raises DefinitionError if the name of the queue would be too long.
     """
@@ -132,7 +133,9 @@ def steps_queue(workflow: str, limited: str = "") -> str:
 
 
 def split_queue(queue: str) -> tuple[str, str | None]:
-    """Return the workflow of a queue, and None for the queue of its flows, else the limited step or an empty text."""
+    """Return the workflow of a queue, and None for the queue of its flows, else the limited step or an empty
+    text.
+    """
     name = queue.removeprefix(flow_queue(""))
     if name.endswith(_STEPS):
         return name.removesuffix(_STEPS), ""

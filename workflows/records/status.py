@@ -91,7 +91,9 @@ def is_seen_in(page: TreePage, members: Sequence[TreeMember]) -> bool:
 
 
 def error_in(root: Mapping[str, str], state: str) -> str:
-    """Return the text of the error of the flow whose root job has these fields, or why it is parked; empty otherwise."""
+    """Return the text of the error of the flow whose root job has these fields, or why it is parked; empty
+    otherwise.
+    """
     if root.get("state") == "parked":
         return root.get("why", "")
     return error_text(root.get("text", "")) if state in ("failed", "cancelled") else ""

@@ -1,8 +1,8 @@
 """Flows of DBOS with its default store, a file of SQLite, in the process that calls them.
 
-Each move of a machine is a step, because DBOS saves where a workflow stands with each step. No process and no queue lies
-between the caller and the flow, as DBOS has it when a workflow is called. It needs a newer SQLite than many systems have,
-so the one of `pysqlite3` takes the place of Python's.
+Each move of a machine is a step, because DBOS saves where a workflow stands with each step. No process and no
+queue lies between the caller and the flow, as DBOS has it when a workflow is called. It needs a newer SQLite
+than many systems have, so the one of `pysqlite3` takes the place of Python's.
 """
 
 from __future__ import annotations

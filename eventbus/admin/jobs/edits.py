@@ -1,10 +1,12 @@
 """Changes of jobs that wait: when they are due, their priority, their payload.
 
-What must always hold: a job that somebody runs, or that has ended, is never changed; a payload that does not fit its event
-is refused before anything is sent; a payload that somebody else has changed meanwhile is read again, not overwritten blindly.
+What must always hold: a job that somebody runs, or that has ended, is never changed; a payload that does not
+fit its event is refused before anything is sent; a payload that somebody else has changed meanwhile is read
+again, not overwritten blindly.
 
-Crash windows of an edit: `answer-lost` (the call is sent again, and the record knows it: it is made once), `changed-between` (the
-body that was read is another one by now: it is read and compared anew), `claimed-between` (the record is active: nothing is changed).
+Crash windows of an edit: `answer-lost` (the call is sent again, and the record knows it: it is made once),
+`changed-between` (the body that was read is another one by now: it is read and compared anew),
+`claimed-between` (the record is active: nothing is changed).
 """
 
 from __future__ import annotations
@@ -51,9 +53,9 @@ class JobEdit(msgspec.Struct, frozen=True, kw_only=True):
 class JobEdits:
     """The methods of the inspector that change a job which waits.
 
-    Each returns False, and changes nothing, if the job runs, has ended, or is in another state that the method does not
-    name. Each raises UnknownJob; UsageError for a step of a flow and for a flow that has begun; ProviderStopped; and
-    StoreError.
+    Each returns False, and changes nothing, if the job runs, has ended, or is in another state that the
+    method does not name. Each raises UnknownJob; UsageError for a step of a flow and for a flow that has
+    begun; ProviderStopped; and StoreError.
     """
 
     def __init__(self, life: Lifecycle, settings: Settings, routes: Routes) -> None:
@@ -74,7 +76,9 @@ class JobEdits:
         return await self._edit(job_id, _PLACED, due=due_ms, deadline=self._settings.deadline(call_timeout))
 
     async def prioritize(self, job_id: str, priority: int, *, call_timeout: Duration | None = None) -> bool:
-        """Give a waiting or delayed job another priority: -4000..4000, lower first. It goes to the end of that."""
+        """Give a waiting or delayed job another priority: -4000..4000, lower first. It goes to the end of
+        that.
+        """
         deadline = self._settings.deadline(call_timeout)
         return await self._edit(job_id, _PLACED, priority=check_priority(priority), deadline=deadline)
 
@@ -86,11 +90,11 @@ class JobEdits:
         *,
         call_timeout: Duration | None = None,
     ) -> bool:
-        """Give a waiting, delayed or parked job of `event` another payload. Its meta data and its key stay; its limit key is
-        that of the new payload.
+        """Give a waiting, delayed or parked job of `event` another payload. Its meta data and its key stay;
+        its limit key is that of the new payload.
 
-        Raises PayloadError for a payload that does not fit the event, or that holds `•••` as a report shows it instead of a
-        sensitive value; and UsageError for a job of another event.
+        Raises PayloadError for a payload that does not fit the event, or that holds `•••` as a report shows
+        it instead of a sensitive value; and UsageError for a job of another event.
         """
         route, deadline = self._routes.find(event), self._settings.deadline(call_timeout)
         encoded, limit = msgspec.Raw(route.encode_payload(payload)), route.limit_key(payload)
@@ -115,11 +119,12 @@ class JobEdits:
     ) -> JobEdit:
         """Give a waiting, delayed or parked job of an event another payload, given as JSON values.
 
-        With `revision`, that of a report, nothing is changed if somebody has edited or moved the job since, or if it was
-        tried. Where this provider defines the event, the payload must fit it, and gives the limit key. Meta data and key stay.
+        With `revision`, that of a report, nothing is changed if somebody has edited or moved the job since,
+        or if it was tried. Where this provider defines the event, the payload must fit it, and gives the
+        limit key. Meta data and key stay.
 
-        Raises PayloadError, also for a payload that holds `•••` as a report shows it instead of a sensitive value; and UsageError
-        for a job of a flow or a tree.
+        Raises PayloadError, also for a payload that holds `•••` as a report shows it instead of a sensitive
+        value; and UsageError for a job of a flow or a tree.
         """
         deadline = self._settings.deadline(call_timeout)
         _check_whole(payload)
@@ -143,7 +148,9 @@ class JobEdits:
         raise UsageError(f"the payload of job {job_id!r} is changed by others all the time; try again")
 
     def _encode(self, look: JobLook, job_id: str, payload: Any) -> dict[str, str]:
-        """Return what a change sends: the print of the body that it replaces, the new one, and its limit key."""
+        """Return what a change sends: the print of the body that it replaces, the new one, and its
+        limit key.
+        """
         queue = split_group(look.fields.get("queue", ""))[0]
         if not queue.startswith(EVENT_QUEUES) or look.fields.get("root"):
             raise UsageError(f"job {job_id!r} belongs to a flow or a tree, whose input stays as it is")
@@ -177,7 +184,9 @@ class JobEdits:
 
 
 def _check_whole(payload: Any) -> None:
-    """Raise PayloadError for what was copied from a report that hides a value: the value itself would be lost."""
+    """Raise PayloadError for what was copied from a report that hides a value: the value itself would be
+    lost.
+    """
     if (place := find_hidden(payload)) is not None:
         raise PayloadError(
             f"the payload holds at {place} what is only shown instead of a sensitive value; give the value itself, which a "

@@ -1,7 +1,8 @@
 """Failures by their error: the same error with other numbers is one group.
 
-The failed jobs are read when somebody looks, so that a failure costs nothing more, and a group tells of jobs that are
-there. What must hold: of each queue a bounded number of jobs is read, the newest ones, in bounded calls.
+The failed jobs are read when somebody looks, so that a failure costs nothing more, and a group tells of jobs
+that are there. What must hold: of each queue a bounded number of jobs is read, the newest ones, in bounded
+calls.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _MOST = 10_000
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The failed jobs of one queue that have the same error.
 
-    `error` is its type and message, one line, with `#` for each number and hexadecimal id; `retry_all` takes it. `count` is
-    how many jobs there are. `newest_ms` and `oldest_ms` are when the newest and the oldest of them ended (Unix times in ms);
-    `sample` is the id of the newest one.
+    `error` is its type and message, one line, with `#` for each number and hexadecimal id; `retry_all` takes
+    it. `count` is how many jobs there are. `newest_ms` and `oldest_ms` are when the newest and the oldest of
+    them ended (Unix times in ms); `sample` is the id of the newest one.
     """
 
     error: str
@@ -54,8 +55,9 @@ class Failures:
     ) -> list[FailureGroup]:
         """Return the failed jobs of an event with its groups, of one queue, or of all queues, by their error.
 
-        The largest group is first. Of each queue the newest 10,000 are read, which is what `keep_failed` keeps by default.
-        Flows that failed are in it, by the queue of their workflow. Raises ProviderStopped and StoreError.
+        The largest group is first. Of each queue the newest 10,000 are read, which is what `keep_failed`
+        keeps by default. Flows that failed are in it, by the queue of their workflow. Raises ProviderStopped
+        and StoreError.
         """
         deadline = self._settings.deadline(call_timeout)
         store = self._life.running("list failures").store

@@ -96,8 +96,8 @@ def write_place(state: str, place: Cursor, states: list[str]) -> str:
 def cut_older(page: JobPage, oldest_ms: int) -> tuple[list[JobRow], Cursor | None]:
     """Return the jobs of a page that ended at `oldest_ms` or later, and where to go on.
 
-    Jobs come newest first, so behind an older one there are none. Those that go at a time of their own come last, in the
-    order of that time; so these are all looked at.
+    Jobs come newest first, so behind an older one there are none. Those that go at a time of their own come
+    last, in the order of that time; so these are all looked at.
     """
     rows = [row for row in page.jobs if row.ended >= oldest_ms]
     is_leaving = page.cursor is not None and page.cursor.score.startswith("l")

@@ -1,8 +1,8 @@
 """Finding jobs of events and flows: by idempotency key, by correlation id.
 
-A key is a pointer, which is read. A correlation id stands in the message of a job and nowhere else, because an index would
-cost each emission; so jobs are searched for it, the newest of each state first. What must hold: a search is bounded, and says whether it
-has seen all.
+A key is a pointer, which is read. A correlation id stands in the message of a job and nowhere else, because
+an index would cost each emission; so jobs are searched for it, the newest of each state first. What must
+hold: a search is bounded, and says whether it has seen all.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class FoundJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search found, 100 jobs at most. `seen` is how many jobs it looked at; `is_whole` is False if there are more."""
+    """What a search found, 100 jobs at most. `seen` is how many jobs it looked at; `is_whole` is False if
+    there are more.
+    """
 
     jobs: list[FoundJob]
     seen: int
@@ -74,15 +76,14 @@ class Lookups:
         """Find the jobs of an event with its groups, or of one queue, such as that of a workflow, by their
         idempotency key or their correlation id.
 
-        By `idempotency_key` these are the jobs for which the key stands now, and the one that comes after it, if any. By
-        `correlation_id`, without an event: of all events and workflows. That looks at the jobs themselves:
-        running ones, then waiting,
-        delayed and parked ones, then the newest of those that ended, 20,000 in all. Flows are among them,
-        and those of
-        sub-workflows while they are open; the jobs of their steps are not.
+        By `idempotency_key` these are the jobs for which the key stands now, and the one that comes after it,
+        if any. By `correlation_id`, without an event: of all events and workflows. That looks at the jobs
+        themselves: running ones, then waiting, delayed and parked ones, then the newest of those that ended,
+        20,000 in all. Flows are among them, and those of sub-workflows while they are open; the jobs of their
+        steps are not.
 
-        Raises DefinitionError unless exactly one of both is given, and for a key without an event; ProviderStopped and
-        StoreError.
+        Raises DefinitionError unless exactly one of both is given, and for a key without an event;
+        ProviderStopped and StoreError.
         """
         if (idempotency_key is None) == (correlation_id is None):
             raise DefinitionError("expected either idempotency_key or correlation_id")
@@ -172,7 +173,9 @@ class _Search:
         return True
 
     def _is_meant(self, job: str, look: JobLook) -> bool:
-        """Return whether it is its correlation id, and not a part of its payload, that the text was found in."""
+        """Return whether it is its correlation id, and not a part of its payload, that the text was
+        found in.
+        """
         if split_group(job)[0] == self._id:  # the first of its chain names no other
             return True
         return chain_of(job, look.fields.get("queue", ""), look.body).correlation_id == self._id

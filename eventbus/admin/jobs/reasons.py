@@ -49,10 +49,10 @@ _SUSPECT = 3
 class StateReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a job is in its state. Times are Unix times in ms, 0 where there is none.
 
-    `text` is one sentence for people. `since_ms` is when the reason began, `until_ms` when it ends by itself. `by` is the
-    worker that runs the job, or whoever paused the queue. `key` is the limit key that holds the job back, of a long one its
-    digest; empty where it is not a key that does. `holders` are the jobs that hold the place for which it
-    waits, the one that has held it longest first, at most five.
+    `text` is one sentence for people. `since_ms` is when the reason began, `until_ms` when it ends by itself.
+    `by` is the worker that runs the job, or whoever paused the queue. `key` is the limit key that holds the
+    job back, of a long one its digest; empty where it is not a key that does. `holders` are the jobs that
+    hold the place for which it waits, the one that has held it longest first, at most five.
     """
 
     kind: ReasonKind
@@ -190,7 +190,9 @@ def _explain_unserved(name: str, around: Surroundings) -> StateReason:
 def _explain_limit(
     lane: str, queue: QueueControls, hindrance: Hindrance, around: Surroundings
 ) -> StateReason | None:
-    """Return what the limit says for certain: that the rate of the queue is used up, or that the job's limit key rests."""
+    """Return what the limit says for certain: that the rate of the queue is used up, or that the job's limit
+    key rests.
+    """
     key = lane if lane.startswith("#") else unquote(lane)
     if hindrance.rests and hindrance.key_opens:
         text = f"Limit key {key!r} of {queue.queue} may start its next job at {_time(hindrance.key_opens)}."

@@ -1,8 +1,8 @@
 """Retrying and removing jobs of events: one, or many of a queue in bounded calls.
 
-What must always hold: a job that runs is never touched; a repeated call does nothing twice (`retry.lua`, `remove.lua`);
-the work of one call to the server is bounded, however many jobs there are.
-Crash window: `caller-dies`: what was sent is done, and the rest is not. The same call again does the rest.
+What must always hold: a job that runs is never touched; a repeated call does nothing twice (`retry.lua`,
+`remove.lua`); the work of one call to the server is bounded, however many jobs there are. Crash window:
+`caller-dies`: what was sent is done, and the rest is not. The same call again does the rest.
 """
 
 from __future__ import annotations
@@ -36,26 +36,30 @@ _PAGE = 500
 
 
 class Retrials:
-    """The methods of the inspector that let jobs run again, or remove them. All but `remove_tree` are for jobs of events.
+    """The methods of the inspector that let jobs run again, or remove them. All but `remove_tree` are for
+    jobs of events.
 
-    Each raises ProviderStopped and StoreError. For one job each raises UnknownJob, and UsageError for a flow or a step.
+    Each raises ProviderStopped and StoreError. For one job each raises UnknownJob, and UsageError for a flow
+    or a step.
     """
 
     _life: Lifecycle
     _settings: Settings
 
     async def retry(self, job_id: str, *, rerun: bool = False, call_timeout: Duration | None = None) -> bool:
-        """Let a job that failed, expired or was cancelled wait again, as if it were new: with all its attempts before it.
+        """Let a job that failed, expired or was cancelled wait again, as if it were new: with all its
+        attempts before it.
 
         With `rerun` one that completed runs again, too; its result is gone then, and who emits with its key
         joins the new run.
 
-        Return False, and change nothing, if it is in another state. Its payload, key, priority and limit key stay, and
-        so does what it saved. Its last error goes into its `failures`. An emitter that got the failure hears no second
-        outcome. Whoever asks from now on (`provider.result`), or emits with its key, gets the next one.
+        Return False, and change nothing, if it is in another state. Its payload, key, priority and limit key
+        stay, and so does what it saved. Its last error goes into its `failures`. An emitter that got the
+        failure hears no second outcome. Whoever asks from now on (`provider.result`), or emits with its key,
+        gets the next one.
 
-        `<id>@<group>` is the job of a group; others of the emission are not touched. Raises UsageError also if its key stands
-        for a later job by now, if its group was removed, and if its record is damaged.
+        `<id>@<group>` is the job of a group; others of the emission are not touched. Raises UsageError also
+        if its key stands for a later job by now, if its group was removed, and if its record is damaged.
         """
         deadline = self._settings.deadline(call_timeout)
         store = self._life.running("retry a job").store
@@ -65,12 +69,14 @@ class Retrials:
         return _read(word, job_id, "retried")
 
     async def remove(self, job_id: str, *, call_timeout: Duration | None = None) -> bool:
-        """Remove a job that nobody runs. One that waits, is delayed or parked is cancelled first, and who awaits it is told.
+        """Remove a job that nobody runs. One that waits, is delayed or parked is cancelled first, and who
+        awaits it is told.
 
-        Return False, and change nothing, while it runs: cancel it first. A removed job is listed no more and cannot be
-        retried. For `job`, `why` and `find` it is unknown at once, and who watches is told. The record of one that ended
-        within the last minutes is gone a few minutes after its end: until then its emitter finds the outcome. If the answer of the server was lost on the way, the job may be
-        unknown already.
+        Return False, and change nothing, while it runs: cancel it first. A removed job is listed no more and
+        cannot be retried. For `job`, `why` and `find` it is unknown at once, and who watches is told. The
+        record of one that ended within the last minutes is gone a few minutes after its end: until then its
+        emitter finds the outcome. If the answer of the server was lost on the way, the job may be unknown
+        already.
 
         `<id>@<group>` is the job of a group; others of the emission are not touched.
         """
@@ -82,9 +88,10 @@ class Retrials:
     async def remove_tree(self, root_id: str, *, call_timeout: Duration | None = None) -> bool:
         """Remove a tree of jobs that has ended, such as a flow, by its root: all its members go with it.
 
-        Return False, and change nothing, while it has not ended: cancel it first, so that what it did is undone. As with
-        `remove`, it is listed no more and cannot be run again, and its records go within four minutes of its end. Its
-        idempotency key stays for its time. Raises UsageError for a member of another tree.
+        Return False, and change nothing, while it has not ended: cancel it first, so that what it did is
+        undone. As with `remove`, it is listed no more and cannot be run again, and its records go within four
+        minutes of its end. Its idempotency key stays for its time. Raises UsageError for a member of another
+        tree.
         """
         deadline = self._settings.deadline(call_timeout)
         store = self._life.running("remove a tree").store
@@ -102,10 +109,11 @@ class Retrials:
     ) -> int:
         """Let all jobs of an event in one state wait again; return how many. With `dry_run` only count them.
 
-        `error` takes only those whose error it is: the text of a `FailureGroup`, or the type alone, such as `ValueError`.
-        Jobs that fail while this goes on are not retried again. Those that cannot be retried stay and are not counted;
-        see `retry`. If this is cut off, call it again: it does the rest. `call_timeout` counts for each of its
-        calls to the server, which have 100 jobs at most. `max_waiting` does not hold here.
+        `error` takes only those whose error it is: the text of a `FailureGroup`, or the type alone, such as
+        `ValueError`. Jobs that fail while this goes on are not retried again. Those that cannot be retried
+        stay and are not counted; see `retry`. If this is cut off, call it again: it does the rest.
+        `call_timeout` counts for each of its calls to the server, which have 100 jobs at most. `max_waiting`
+        does not hold here.
         """
         queue = _check_event(queue_of(event_or_queue), "retried")
         _check_state(state, _RETRIED)
@@ -135,11 +143,12 @@ class Retrials:
         dry_run: bool = False,
         call_timeout: Duration | None = None,
     ) -> int:
-        """Remove all jobs of an event in one state, as `remove` does; return how many. With `dry_run` only count them.
+        """Remove all jobs of an event in one state, as `remove` does; return how many. With `dry_run` only
+        count them.
 
-        `error` is as in `retry_all`. `older_than` (seconds, a timedelta or text) spares the jobs that ended, or for open
-        ones were emitted, more lately. If this is cut off, call it again: it does the rest. `call_timeout` counts for
-        each of its calls to the server, which have 100 jobs at most.
+        `error` is as in `retry_all`. `older_than` (seconds, a timedelta or text) spares the jobs that ended,
+        or for open ones were emitted, more lately. If this is cut off, call it again: it does the rest.
+        `call_timeout` counts for each of its calls to the server, which have 100 jobs at most.
         """
         queue = _check_event(queue_of(event_or_queue), "removed")
         _check_state(state, _PURGED)
@@ -163,7 +172,9 @@ class Retrials:
         return count
 
     async def _count(self, store: Store, queue: str, state: str, call_timeout: Duration | None) -> int:
-        """Return how many jobs are in a state; -1 where some go at a time of their own, which have no count for each state."""
+        """Return how many jobs are in a state; -1 where some go at a time of their own, which have no count
+        for each state.
+        """
         deadline = self._settings.deadline(call_timeout)
         if await store.inspection.has_leaving(queue, deadline=deadline):
             return -1
@@ -192,8 +203,8 @@ class Retrials:
     ) -> AsyncIterator[list[str]]:
         """Yield the ids of the jobs that are meant and were there at the beginning, some at a time.
 
-        A page is read before its jobs leave their place. So the cursor stands behind jobs that are gone, and the next page
-        goes on from their place.
+        A page is read before its jobs leave their place. So the cursor stands behind jobs that are gone, and
+        the next page goes on from their place.
         """
         place: Cursor | None = Cursor()
         limit = await store.inspection.roster.now(deadline=self._settings.deadline(call_timeout)) - age

@@ -1,7 +1,7 @@
 """The revision of a job: what an editor has seen of it, without its payload.
 
-It is made of the last edit, the due time and the attempts, in plain text, so that one revision can say what another one has
-changed. It holds no digest of the payload, by which a short secret in it could be found.
+It is made of the last edit, the due time and the attempts, in plain text, so that one revision can say what
+another one has changed. It holds no digest of the payload, by which a short secret in it could be found.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """What happened to a job, in order: its attempts, and the timeline made of them.
 
-A job has no list of events. Its timeline follows from its record, the log of its failed attempts and the hold of who
-runs it, so it costs nothing while jobs run. Hence a run that ended without a failure, as by `Later`, is known only while it is
-the last one.
+A job has no list of events. Its timeline follows from its record, the log of its failed attempts and the hold
+of who runs it, so it costs nothing while jobs run. Hence a run that ended without a failure, as by `Later`,
+is known only while it is the last one.
 
-What must always hold: each attempt and each stall is told once, the oldest first; what is not recorded is 0 or empty, and never
-guessed.
+What must always hold: each attempt and each stall is told once, the oldest first; what is not recorded is 0
+or empty, and never guessed.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ Happening: TypeAlias = Literal[
 class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt of a job, or one stall. Times are Unix times in ms, 0 where they are not known.
 
-    `attempt` counts from 1; 0 means that it was not recorded. A run that stalled, was put off (`Later`), slept or was given
-    back by a worker that stopped does not count, so the next one has the same number. `due_ms` is what the attempt was delayed
-    until. `started_ms` is when the worker claimed the job for it, and `ended_ms` when its end was recorded. `worker` is the
-    worker's id. `type`, `message`, `traceback` and `causes` describe the error of one that failed.
+    `attempt` counts from 1; 0 means that it was not recorded. A run that stalled, was put off (`Later`),
+    slept or was given back by a worker that stopped does not count, so the next one has the same number.
+    `due_ms` is what the attempt was delayed until. `started_ms` is when the worker claimed the job for it,
+    and `ended_ms` when its end was recorded. `worker` is the worker's id. `type`, `message`, `traceback` and
+    `causes` describe the error of one that failed.
     """
 
     outcome: Outcome
@@ -59,10 +60,12 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened to a job, or that is due: `what`, at `at_ms`, a Unix time in ms, 0 if it is not known.
+    """One thing that happened to a job, or that is due: `what`, at `at_ms`, a Unix time in ms, 0 if it is not
+    known.
 
-    `delayed-until` and `retry-at` are at the time at which the job is or was due, which may be ahead. `note` is the error of
-    what failed, how the job ended, or why it is parked. `worker` is empty and `attempt` 0 where there is none.
+    `delayed-until` and `retry-at` are at the time at which the job is or was due, which may be ahead. `note`
+    is the error of what failed, how the job ended, or why it is parked. `worker` is empty and `attempt` 0
+    where there is none.
     """
 
     at_ms: int
@@ -75,7 +78,9 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
 def read_attempts(
     fields: Mapping[str, str], failures: Sequence[FailureReport], last: Run
 ) -> list[AttemptReport]:
-    """Return the attempts of a job, oldest first. `failures` are those of its log and its outcome, `last` is its last run."""
+    """Return the attempts of a job, oldest first. `failures` are those of its log and its outcome, `last` is
+    its last run.
+    """
     attempts = [_failed(each) for each in failures]
     outcome = _outcome_of(fields, attempts[-1] if attempts else None, last)
     if outcome is not None:
@@ -126,7 +131,9 @@ def _outcome_of(fields: Mapping[str, str], newest: AttemptReport | None, last: R
 
 
 def tell_timeline(fields: Mapping[str, str], attempts: Sequence[AttemptReport]) -> list[TimelineEntry]:
-    """Return what happened to a job in order, and behind it what is due. `attempts` are as `read_attempts` returns them."""
+    """Return what happened to a job in order, and behind it what is due. `attempts` are as `read_attempts`
+    returns them.
+    """
     return list(_tell(fields, attempts))
 
 

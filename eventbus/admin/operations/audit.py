@@ -1,7 +1,8 @@
 """The audit: who did what, or was refused, as the server keeps it.
 
-An action is noted before it is done, and its outcome replaces that entry. So an entry `begun` that stays was cut off: nobody
-knows whether it was done. Refusals are kept apart and counted, so that they push no action out.
+An action is noted before it is done, and its outcome replaces that entry. So an entry `begun` that stays was
+cut off: nobody knows whether it was done. Refusals are kept apart and counted, so that they push no action
+out.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ _FIELDS = ("actor", "address", "action", "kind", "target", "queue", "outcome", "
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One action that somebody asked for. `at_ms` is when it was over, a Unix time in ms of the server's clock.
+    """One action that somebody asked for. `at_ms` is when it was over, a Unix time in ms of the server's
+    clock.
 
     `outcome` is changed, unchanged, refused, failed, or begun: cut off, so that nobody knows. `reason` is the
-    actor's, `detail` says what was done, why it was refused, or what failed. `times` is how often the actor was
-    refused this action from this address within the hour; the entry has the last target.
+    actor's, `detail` says what was done, why it was refused, or what failed. `times` is how often the actor
+    was refused this action from this address within the hour; the entry has the last target.
     """
 
     id: str
@@ -65,7 +67,9 @@ class Audit:
     async def note_audit(
         self, fields: Mapping[str, str], *, replaced: str = "", call_timeout: Duration | None = None
     ) -> str:
-        """Append an entry, and return its id; in the place of the entry with the id `replaced`, if there is one."""
+        """Append an entry, and return its id; in the place of the entry with the id `replaced`, if there is
+        one.
+        """
         store = self._life.running("note an action").store
         deadline = self._settings.deadline(call_timeout)
         return await store.controls.audit.append(fields, replaced=replaced, deadline=deadline)
@@ -81,7 +85,8 @@ class Audit:
         cursor: str | None = None,
         call_timeout: Duration | None = None,
     ) -> AuditPage:
-        """Return a page of the audit, newest first: of one actor, action, target (an id or a queue) or outcome.
+        """Return a page of the audit, newest first: of one actor, action, target (an id or a queue) or
+        outcome.
 
         It has the newest 10,000 actions, and the newest 1,000 refusals, of the last 90 days.
         """

@@ -1,8 +1,8 @@
 """Bulk operations: one action for many jobs, which goes on when whoever asked for it is gone.
 
-Whoever begins one need not stay: workers do it, and any process that calls `run_operations`. What must always hold: an operation
-that was begun is done to its end, fails with a problem that is told, or is stopped; it is about no job that came to its
-state later; the same id begins one operation.
+Whoever begins one need not stay: workers do it, and any process that calls `run_operations`. What must always
+hold: an operation that was begun is done to its end, fails with a problem that is told, or is stopped; it is
+about no job that came to its state later; the same id begins one operation.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _LISTED = 200
 
 
 class OperationPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs an operation would be about, with the ids of the first 20. There may be more if it is not `is_exact`:
-    10,000 jobs of the queue and state are looked at.
+    """How many jobs an operation would be about, with the ids of the first 20. There may be more if it is not
+    `is_exact`: 10,000 jobs of the queue and state are looked at.
     """
 
     count: int
@@ -55,9 +55,10 @@ class OperationPreview(msgspec.Struct, frozen=True, kw_only=True):
 class OperationReport(msgspec.Struct, frozen=True, kw_only=True):
     """One operation. Times are Unix times in ms of the server's clock, 0 where there is none.
 
-    `action` is done to the jobs of `queue` in the state `job_state`, `''` if they were named. `total` is how many there were at
-    its beginning; None if they were too many to be counted then and it has not completed. `done` is to how many it was done, `failed` how many did not allow it
-    any more: they had another state by then. `problem` says why a failed one could not go on.
+    `action` is done to the jobs of `queue` in the state `job_state`, `''` if they were named. `total` is how
+    many there were at its beginning; None if they were too many to be counted then and it has not completed.
+    `done` is to how many it was done, `failed` how many did not allow it any more: they had another state by
+    then. `problem` says why a failed one could not go on.
     """
 
     id: str
@@ -78,7 +79,9 @@ class OperationReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operations:
-    """The methods of the inspector for bulk operations on jobs of events. Each raises ProviderStopped and StoreError."""
+    """The methods of the inspector for bulk operations on jobs of events. Each raises ProviderStopped and
+    StoreError.
+    """
 
     _life: Lifecycle
     _settings: Settings
@@ -118,14 +121,15 @@ class Operations:
     ) -> OperationReport:
         """Begin to retry, remove, cancel or promote many jobs of an event, and return at once.
 
-        It is about the jobs that are in `state` now; for retry and promote that is `failed` and `delayed` unless it is said.
-        `error` and `older_than` are as in `purge`. `jobs` are ids of jobs of the queue, 1,000 at most, in place of a state. To cancel a job
-        cancels those of its groups. `by` and `reason` stand beside it. The same `operation_id` (letters, digits, `-` and `_`, 64 at
-        most) begins one operation, however often it is sent. `expected` is how many jobs a preview has told.
+        It is about the jobs that are in `state` now; for retry and promote that is `failed` and `delayed`
+        unless it is said. `error` and `older_than` are as in `purge`. `jobs` are ids of jobs of the queue,
+        1,000 at most, in place of a state. To cancel a job cancels those of its groups. `by` and `reason`
+        stand beside it. The same `operation_id` (letters, digits, `-` and `_`, 64 at most) begins one
+        operation, however often it is sent. `expected` is how many jobs a preview has told.
 
-        Workers of this server do it, whichever queues they serve, and begin within 5 s; see also `run_operations`. Raises
-        DefinitionError, UsageError for a queue of flows and for jobs of another queue, and CountChanged if it would be about more
-        or fewer jobs than `expected`, give or take a tenth.
+        Workers of this server do it, whichever queues they serve, and begin within 5 s; see also
+        `run_operations`. Raises DefinitionError, UsageError for a queue of flows and for jobs of another
+        queue, and CountChanged if it would be about more or fewer jobs than `expected`, give or take a tenth.
         """
         deadline = self._settings.deadline(call_timeout)
         store = self._life.running("begin an operation").store
@@ -151,7 +155,9 @@ class Operations:
         return await self.operation(record.id, call_timeout=call_timeout)
 
     async def operation(self, operation_id: str, *, call_timeout: Duration | None = None) -> OperationReport:
-        """Return how far an operation is. Raises UsageError if there is none of that id, or no more: they are kept for 7 days."""
+        """Return how far an operation is. Raises UsageError if there is none of that id, or no more: they are
+        kept for 7 days.
+        """
         deadline = self._settings.deadline(call_timeout)
         kept = self._life.running("look at an operation").store.controls.operations
         record = await kept.read(_check_id(operation_id), deadline=deadline)
@@ -186,7 +192,8 @@ class Operations:
     async def run_operations(self) -> None:
         """Do the operations that nobody works at, in this process, and return when there is none.
 
-        Workers do this all the time; it is for a server without workers. It may be cancelled at any time: another process goes on.
+        Workers do this all the time; it is for a server without workers. It may be cancelled at any time:
+        another process goes on.
         """
         store = self._life.running("run operations").store
         await OperationRunner(store, key_ttl_ms=round(self._settings.key_ttl * 1000)).run_all()
@@ -245,7 +252,9 @@ def _check_state(action: str, state: str | None) -> str:
 
 
 async def _check_jobs(store: Store, queue: str, jobs: Sequence[str], deadline: float) -> str:
-    """Return the ids as JSON. Raises UsageError if one is a job of another queue; one that is unknown by now is let through."""
+    """Return the ids as JSON. Raises UsageError if one is a job of another queue; one that is unknown by now
+    is let through.
+    """
     ids = list(dict.fromkeys(check_job_id(job) for job in jobs))
     if not 0 < len(ids) <= _MOST_NAMED:
         raise DefinitionError(f"expected 1 to {_MOST_NAMED} jobs, got: {len(ids)}")

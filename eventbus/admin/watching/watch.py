@@ -1,6 +1,7 @@
 """A watch: what happens to jobs and queues, as it happens, in any process, and from a position on.
 
-Not here: what is told and when (`store/lua/lib/changes.lua`), and how the stream is read (`store.changes.stream`).
+Not here: what is told and when (`store/lua/lib/changes.lua`), and how the stream is read
+(`store.changes.stream`).
 
     made -> watching (its first renewal was answered) -> closed (left, garbage, or the provider stopped)
 
@@ -39,13 +40,15 @@ _ENDED = "the watch has ended: it was closed, or its provider was stopped"
 
 
 class Watch:
-    """The changes of one event, or of all queues, in the order in which they happen. `EventProvider.watch` makes one.
+    """The changes of one event, or of all queues, in the order in which they happen. `EventProvider.watch`
+    makes one.
 
         async with provider.watch(OrderPlaced) as changes:
             async for change in changes:
                 print(change.what, change.job_id)
 
-    `async for change in provider.watch(...)` is enough; inside `async with` the watch has begun once the block begins.
+    `async for change in provider.watch(...)` is enough; inside `async with` the watch has begun once the
+    block begins.
     """
 
     def __init__(
@@ -68,7 +71,9 @@ class Watch:
 
     @property
     def position(self) -> str:
-        """The position of the last change that was given out; before that, where the watch begins. `""` before it began."""
+        """The position of the last change that was given out; before that, where the watch begins. `""`
+        before it began.
+        """
         return self._position
 
     @property
@@ -78,13 +83,16 @@ class Watch:
 
     @property
     def reached(self) -> str:
-        """From where another watch goes on without a gap. It is ahead of `position` where changes of others were left out."""
+        """From where another watch goes on without a gap. It is ahead of `position` where changes of others
+        were left out.
+        """
         return self._position if self._ready or self._stream is None else str(self._stream.position)
 
     async def newest(self, most: int = 100) -> list[Change]:
         """Return the newest changes that the server still keeps, oldest first; the watch goes on behind them.
 
-        It looks at the last `most` changes of all queues; so there may be fewer of the event, or none. Raises as the iteration.
+        It looks at the last `most` changes of all queues; so there may be fewer of the event, or none. Raises
+        as the iteration.
         """
         stream = await self._open()
         found = [change for change in await stream.read_newest(most) if self._is_wanted(change)]

@@ -37,7 +37,9 @@ def groups(
     watch: WatchOption = False,
     url: UrlOption = None,
 ) -> int:
-    """List the groups of events beside `default`, with what waits for them and who serves them; or remove one."""
+    """List the groups of events beside `default`, with what waits for them and who serves them; or remove
+    one.
+    """
     if remove is not None:
         if watch:
             raise CommandError("expected either --remove or --watch, got both")

@@ -1,4 +1,6 @@
-"""`eventbus queues history`: what became of the jobs of a queue, as small charts for people and as JSON for programs."""
+"""`eventbus queues history`: what became of the jobs of a queue, as small charts for people and as JSON for
+programs.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def history(
 
 
 def sparkline(values: Sequence[int], columns: int = _COLUMNS) -> str:
-    """Return a bar for each value, the highest one for the greatest; so many neighbours share one that all fit."""
+    """Return a bar for each value, the highest one for the greatest; so many neighbours share one that all
+    fit.
+    """
     width = -(-len(values) // columns) or 1
     sums = [sum(values[first : first + width]) for first in range(0, len(values), width)]
     top = max(sums, default=0)

@@ -143,7 +143,9 @@ def _after(emitted_ms: int, at_ms: int) -> str:
 
 
 def _print_timeline(timeline: Sequence[TimelineEntry]) -> None:
-    """Print what happened to a job as a table, and behind it what is due; `after` is the time since it was emitted."""
+    """Print what happened to a job as a table, and behind it what is due; `after` is the time since it was
+    emitted.
+    """
     table = Table(box=None, pad_edge=False)
     for head in ("time", "after", "what", "attempt", "worker"):
         table.add_column(head, no_wrap=True)

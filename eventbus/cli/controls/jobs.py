@@ -1,7 +1,7 @@
 """`eventbus jobs`: counts, lists and shows the jobs of a queue, and changes one that waits or cancels it.
 
-The commands need no program, because they read only the server. A payload that is replaced here is checked by the worker; in a
-program, `replace_payload` checks it before.
+The commands need no program, because they read only the server. A payload that is replaced here is checked by
+the worker; in a program, `replace_payload` checks it before.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def show(
 
 @app.command("why")
 def why(job_id: _Job, *, as_json: _Json = False, url: UrlOption = None) -> None:
-    """Say why a job is in its state: what keeps it from running, who runs it, or that it has ended; and its last error."""
+    """Say why a job is in its state: what keeps it from running, who runs it, or that it has ended; and its
+    last error.
+    """
 
     async def ask(provider: EventProvider) -> tuple[StateReason, str]:
         reason = await provider.inspector.why(job_id)
@@ -219,7 +221,9 @@ def edit(
     ] = None,
     url: UrlOption = None,
 ) -> None:
-    """Replace the payload of a job of an event that waits, is delayed or parked. Its key and meta data stay."""
+    """Replace the payload of a job of an event that waits, is delayed or parked. Its key and meta
+    data stay.
+    """
     given = read_json(payload)
     edited = ask_server(url, lambda provider: provider.inspector.edit(job_id, given, revision=revision))
     if edited.differences:
@@ -250,7 +254,9 @@ def change_job(
     done: str,
     refused: str,
 ) -> None:
-    """Change a job, and say what became of that. If its state does not allow it, the command fails with the state."""
+    """Change a job, and say what became of that. If its state does not allow it, the command fails with the
+    state.
+    """
 
     async def ask(provider: EventProvider) -> str:
         if await change(provider):

@@ -1,6 +1,7 @@
 """Names that nobody knows: a command that found nothing asks whether the server has such a queue at all.
 
-What must hold: a queue that is known, and empty, is no mistake. A reading command asks only where there was nothing to show.
+What must hold: a queue that is known, and empty, is no mistake. A reading command asks only where there was
+nothing to show.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ async def check_known(provider: EventProvider, queue: str, *, with_groups: bool 
 
 
 async def note_unknown_queue(provider: EventProvider, queue: str) -> None:
-    """Say on standard error that the server does not know a queue, for a command that goes on: it may come."""
+    """Say on standard error that the server does not know a queue, for a command that goes on: it may
+    come.
+    """
     if said := await _find_unknown(provider, queue, with_groups=True):
         tell(f"note: {said}")
 
 
 async def doubt_event(provider: EventProvider, event: str) -> str:
-    """Return that nobody serves or has emitted an event; empty if somebody does, or the server does not say. Asked before it is emitted."""
+    """Return that nobody serves or has emitted an event; empty if somebody does, or the server does not say.
+    Asked before it is emitted.
+    """
     with suppress(StoreError):
         names = {split_group(name)[0] for name in await provider.inspector.queue_names()}
         if f"{EVENT_QUEUES}{event}" not in names:

@@ -64,7 +64,9 @@ def list_all(
     watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
-    """List all queues: how many jobs are in each state, since when the oldest waits, workers, pause and limit."""
+    """List all queues: how many jobs are in each state, since when the oldest waits, workers, pause and
+    limit.
+    """
 
     async def ask(provider: EventProvider) -> list[QueueReport]:
         found = await provider.inspector.queues(name)
@@ -82,7 +84,9 @@ def _has_anything(queue: QueueReport) -> bool:
 
 @app.command("orders")
 def list_orders(*, as_json: _Json = False, url: UrlOption = None) -> None:
-    """List the queues for which anything is ordered: limits; what they keep; paused by whom, since when and why."""
+    """List the queues for which anything is ordered: limits; what they keep; paused by whom, since when and
+    why.
+    """
     found = ask_server(url, _list, reads_only=True)
     if as_json:
         write_lines(found)

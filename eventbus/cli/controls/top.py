@@ -1,4 +1,6 @@
-"""`eventbus top`: what the whole fleet does now, again and again: a line of sums, the busiest queues, the workers."""
+"""`eventbus top`: what the whole fleet does now, again and again: a line of sums, the busiest queues, the
+workers.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ def look(
     *,
     watch: bool = False,
 ) -> None:
-    """Ask the server and show the answer; with `watch` again every 2 seconds over one connection, until interrupted."""
+    """Ask the server and show the answer; with `watch` again every 2 seconds over one connection, until
+    interrupted.
+    """
     if not watch:
         show(ask_server(url, ask, reads_only=True))
         return

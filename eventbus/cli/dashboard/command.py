@@ -1,4 +1,6 @@
-"""`eventbus dashboard`: shows the queues, jobs, flows and schedules of a server in a browser, on this machine alone."""
+"""`eventbus dashboard`: shows the queues, jobs, flows and schedules of a server in a browser, on this machine
+alone.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`eventbus demo --dashboard`: a small shop that goes on until Ctrl-C, and its dashboard in a browser.
 
-Packages on top of this one show what they have, by entry points of the group `eventbus.demos`. What must always hold is what
-`commands.demo` says: when the demo ends for any reason, its server and its workers end too.
+Packages on top of this one show what they have, by entry points of the group `eventbus.demos`. What must
+always hold is what `commands.demo` says: when the demo ends for any reason, its server and its workers end
+too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Serves a dashboard on a port of its own.
 
-What must always hold: a port that others can reach is served only with a lasting token; the link that is printed signs in once;
-the path of a request is in no log, because that of the link has a code.
+What must always hold: a port that others can reach is served only with a lasting token; the link that is
+printed signs in once; the path of a request is in no log, because that of the link has a code.
 """
 
 from __future__ import annotations

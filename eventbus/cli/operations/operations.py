@@ -1,6 +1,7 @@
 """`eventbus operations`: bulk operations, which workers do; how far they are, and a stop.
 
-They are begun by `eventbus jobs retry-all --background`, `eventbus jobs purge --background`, and on the dashboard.
+They are begun by `eventbus jobs retry-all --background`, `eventbus jobs purge --background`, and on the
+dashboard.
 """
 
 from __future__ import annotations

@@ -1,1 +1,3 @@
-"""The management API: HTTP and JSON on top of the desk. Its routes and its description come from one table."""
+"""The management API: HTTP and JSON on top of the desk. Its routes and its description come from one
+table.
+"""

@@ -149,7 +149,9 @@ def _in_path(path: str) -> list[dict[str, Any]]:
 
 
 def _in_query(query: type[Any], schemas: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the fields of a query. One that is empty counts as left out, because forms send all of theirs."""
+    """Return the fields of a query. One that is empty counts as left out, because forms send all of
+    theirs.
+    """
     fields = cast("dict[str, Any]", schemas[query.__name__].get("properties", {}))
     return [
         {"name": name, "in": "query", "required": False, "schema": schema, "allowEmptyValue": True}

@@ -1,7 +1,8 @@
 """The stream of changes as server-sent events: a slice of a tail for each request.
 
-An event has the position of its change as its id, so that a browser which comes back, by itself, goes on behind it
-(`Last-Event-ID`). The last event of a slice has no change, but the position from which the next one goes on.
+An event has the position of its change as its id, so that a browser which comes back, by itself, goes on
+behind it (`Last-Event-ID`). The last event of a slice has no change, but the position from which the next one
+goes on.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _SLOWEST = 10.0
 class _Stream(StreamingResponse):
     """The answer with one slice, which ends with it, whoever ends it.
 
-    A viewer that takes nothing, such as a laptop that sleeps, would hold its place until its connection breaks. So it is cut off;
-    its browser comes back with the last position that it has got.
+    A viewer that takes nothing, such as a laptop that sleeps, would hold its place until its connection
+    breaks. So it is cut off; its browser comes back with the last position that it has got.
     """
 
     def __init__(self, told: Slice) -> None:

@@ -40,9 +40,10 @@ class Read(NamedTuple):
 class Act(NamedTuple):
     """A route that changes something: `act` takes an `order`.
 
-    The API has it at `path` with `method`. Pages post a form to `form`, unless it is empty, and are sent back to
-    the page of the target. The name of the target must be typed into a form that `is_final`. What an action that is not `is_kept`
-    answers is never kept for a repeat of it: it changes nothing, and shows what is hidden.
+    The API has it at `path` with `method`. Pages post a form to `form`, unless it is empty, and are sent back
+    to the page of the target. The name of the target must be typed into a form that `is_final`. What an
+    action that is not `is_kept` answers is never kept for a repeat of it: it changes nothing, and shows what
+    is hidden.
     """
 
     method: str

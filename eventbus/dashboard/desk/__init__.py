@@ -1,1 +1,3 @@
-"""The desk: what pages and API ask and order. Each subject has a file; all rights are asked here, once for both."""
+"""The desk: what pages and API ask and order. Each subject has a file; all rights are asked here, once for
+both.
+"""

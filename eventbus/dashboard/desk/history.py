@@ -21,7 +21,9 @@ class HistoryQuery(msgspec.Struct, frozen=True):
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
-    """One minute or hour that began at `at_ms`. Percentiles are in seconds, None where nothing was counted."""
+    """One minute or hour that began at `at_ms`. Percentiles are in seconds, None where nothing was
+    counted.
+    """
 
     at_ms: int
     completed: int

@@ -1,7 +1,8 @@
 """Bulk operations: preview them, begin them, look how far they are, stop them.
 
-What must always hold: an operation begins only with a count that is near to what whoever asks was shown, otherwise they are
-asked again; the same id begins one operation, and is answered with it; who may not do it to one job of the queue may not do it to many; named jobs are of that queue.
+What must always hold: an operation begins only with a count that is near to what whoever asks was shown,
+otherwise they are asked again; the same id begins one operation, and is answered with it; who may not do it
+to one job of the queue may not do it to many; named jobs are of that queue.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ OperationId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,
 class CleanOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Remove the jobs of the queue in `state`, those of one group of failures, or those that are named.
 
-    `expected` is how many they were when somebody looked; 412 if they are not by now, give or take a tenth, unless `force`.
-    With `dry_run` they are only counted. The same `id` begins one operation. `jobs` are ids, 1,000 at most; in a form with
-    spaces between.
+    `expected` is how many they were when somebody looked; 412 if they are not by now, give or take a tenth,
+    unless `force`. With `dry_run` they are only counted. The same `id` begins one operation. `jobs` are ids,
+    1,000 at most; in a form with spaces between.
     """
 
     expected: Expected = 0
@@ -105,7 +106,9 @@ class PreviewQuery(msgspec.Struct, frozen=True):
 
 
 class OperationView(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation. Which error its jobs have is told as the group's page tells it, so not here. `may`: what the caller may do."""
+    """One operation. Which error its jobs have is told as the group's page tells it, so not here. `may`: what
+    the caller may do.
+    """
 
     operation: OperationReport
     may: list[str] = []

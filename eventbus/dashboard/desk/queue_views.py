@@ -56,10 +56,11 @@ class LimitView(msgspec.Struct, frozen=True, kw_only=True):
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     """One queue. `counts` are the jobs in each state; `may` are the actions that the caller may use.
 
-    `oldest` is for how many seconds the oldest waiting job has been there, None if none waits. `running` is how many jobs the
-    limit counts, None in a list, as is the count of `waiting-children`. `completed_per_minute` and `failed_per_minute` are those
-    of the last 4 to 5 minutes. `unreadable` says what of the orders for it is damaged in the server, and
-    `silent` what is known of each worker that serves it and does not answer.
+    `oldest` is for how many seconds the oldest waiting job has been there, None if none waits. `running` is
+    how many jobs the limit counts, None in a list, as is the count of `waiting-children`.
+    `completed_per_minute` and `failed_per_minute` are those of the last 4 to 5 minutes. `unreadable` says
+    what of the orders for it is damaged in the server, and `silent` what is known of each worker that serves
+    it and does not answer.
     """
 
     queue: str
@@ -97,7 +98,9 @@ def share_queues(provider: EventProvider) -> Snapshot[QueueList]:
 
 
 def event_of_queue(queue: str) -> str:
-    """Return the name under which rights know a queue: its event, `name@group`, or `workflow.<name>` for all of a workflow."""
+    """Return the name under which rights know a queue: its event, `name@group`, or `workflow.<name>` for all
+    of a workflow.
+    """
     if queue.startswith(EVENT_QUEUES):
         return queue.removeprefix(EVENT_QUEUES)
     name, between, _ = f"{queue}/".rpartition(f"{_STEPS}/")

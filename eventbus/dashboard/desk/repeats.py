@@ -1,8 +1,8 @@
 """Repeats: an action that is sent twice with one key happens once, and is answered twice.
 
-Forms have such a key in a hidden field, so that two clicks are one action; programs send `Idempotency-Key`. The keys are kept
-in this process, the newest 1,000 of them for ten minutes: what must happen once in spite of a restart needs a key that the
-server keeps, as that of an emission or the number of a flow's run.
+Forms have such a key in a hidden field, so that two clicks are one action; programs send `Idempotency-Key`.
+The keys are kept in this process, the newest 1,000 of them for ten minutes: what must happen once in spite of
+a restart needs a key that the server keeps, as that of an emission or the number of a flow's run.
 
 What must always hold: a key belongs to the order that came with it first. Another order with that key is
 refused, because its

@@ -14,7 +14,9 @@ T = TypeVar("T")
 
 
 class Snapshot(Generic[T]):
-    """Keeps what `read` returned for so many `seconds`. Of callers that come meanwhile none begins a second read."""
+    """Keeps what `read` returned for so many `seconds`. Of callers that come meanwhile none begins a second
+    read.
+    """
 
     def __init__(self, read: Callable[[], Coroutine[Any, Any, T]], seconds: float = 2.0) -> None:
         self._read = read
@@ -25,7 +27,8 @@ class Snapshot(Generic[T]):
     async def read(self) -> T:
         """Return the newest answer. Raises what the read raises, to all who wait for it."""
         reading = self._reading
-        # A mounted app may meet another event loop when its host starts again; a task of the old one never ends.
+        # A mounted app may meet another event loop when its host starts again; a task of the old one never
+        # ends.
         is_usable = reading is not None and reading.get_loop() is asyncio.get_running_loop()
         if reading is None or not is_usable or (reading.done() and self._is_stale(reading)):
             reading = self._reading = asyncio.create_task(self._read(), name="eventbus-dashboard-read")
@@ -34,7 +37,9 @@ class Snapshot(Generic[T]):
         return await asyncio.shield(reading)
 
     def forget(self) -> None:
-        """Let the next caller read anew, because something was changed. A read under way may not have it yet."""
+        """Let the next caller read anew, because something was changed. A read under way may not have
+        it yet.
+        """
         self._reading = None
 
     def _is_stale(self, reading: asyncio.Task[T]) -> bool:

@@ -10,8 +10,8 @@ __all__ = ["Actor"]
 class Actor(msgspec.Struct, frozen=True):
     """A person or a program that uses the dashboard.
 
-    `name` stands in the audit and beside what the actor does, such as a pause. `roles` are compared with the roles that
-    `Dashboard(actions=...)` asks for.
+    `name` stands in the audit and beside what the actor does, such as a pause. `roles` are compared with the
+    roles that `Dashboard(actions=...)` asks for.
     """
 
     name: str

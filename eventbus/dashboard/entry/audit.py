@@ -1,9 +1,11 @@
 """The audit: each action that somebody asked for, also those that were refused, in the server and in the log.
 
-    begin (`begun`, in the server) -> the action -> end (its outcome takes the place of that entry, and is logged)
+    begin (`begun`, in the server) -> the action -> end (its outcome takes the place of that entry, and is
+    logged)
 
-It holds who, from which address, what, about which target, why, and how it ended; never a payload, a cookie or a token. What must
-always hold: an action is not done before its entry stands in the server, unless the server refuses the entry; that is logged.
+It holds who, from which address, what, about which target, why, and how it ended; never a payload, a cookie
+or a token. What must always hold: an action is not done before its entry stands in the server, unless the
+server refuses the entry; that is logged.
 """
 
 from __future__ import annotations

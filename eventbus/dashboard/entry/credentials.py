@@ -1,8 +1,9 @@
 """Credentials: a lasting token, and codes that sign in once.
 
-What must always hold: a secret is compared by digests, in a time that says nothing of it; a code signs in once, within five
-minutes; an address that gave five wrong tokens in a minute is not heard until that minute is over, whatever it gives. Only our
-own form and programs can give a token, so no foreign page uses up the tries of an address.
+What must always hold: a secret is compared by digests, in a time that says nothing of it; a code signs in
+once, within five minutes; an address that gave five wrong tokens in a minute is not heard until that minute
+is over, whatever it gives. Only our own form and programs can give a token, so no foreign page uses up the
+tries of an address.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     is the host ours? -> who is it? -> did one of our own pages send it, if it may change something?
 
-A program shows the token in `Authorization: Bearer`. No browser adds that by itself, so such a request needs no proof of the
-page that sent it. All others do: a cookie, and whatever `sign_in` looks at, are added by browsers to requests of foreign pages
-too.
+A program shows the token in `Authorization: Bearer`. No browser adds that by itself, so such a request needs
+no proof of the page that sent it. All others do: a cookie, and whatever `sign_in` looks at, are added by
+browsers to requests of foreign pages too.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class Gate:
     def use_code(self, given: str, address: str) -> None:
         """Void a code. Raise a Problem unless it was good.
 
-        A wrong one is no failure of the address: nobody guesses 32 random bytes, and any foreign page can open such links.
+        A wrong one is no failure of the address: nobody guesses 32 random bytes, and any foreign page can
+        open such links.
         """
         self._check_patience(address)
         if not self.credentials.use_code(given):

@@ -1,4 +1,6 @@
-"""Hooks: what a program does before and after an action, such as a check of its own, or a note to a channel."""
+"""Hooks: what a program does before and after an action, such as a check of its own, or a note to a
+channel.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Hooks:
         return ""
 
     async def tell(self, actor: Actor, action: str, target: Target, outcome: str) -> None:
-        """Tell the hooks of an action that is over. What they raise is logged, because the action stays done."""
+        """Tell the hooks of an action that is over. What they raise is logged, because the action
+        stays done.
+        """
         for name in ("*", action):
             if name in self._after:
                 try:

@@ -1,4 +1,6 @@
-"""Places: how many tails one dashboard tells at once. Each holds a connection of a browser, and one to the server."""
+"""Places: how many tails one dashboard tells at once. Each holds a connection of a browser, and one to the
+server.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class Places:
         self._taken: set[object] = set()
 
     def enter(self) -> Callable[[], None]:
-        """Take a place; what is returned frees it, also when it is called twice. Raises Problem, 429, if none is free."""
+        """Take a place; what is returned frees it, also when it is called twice. Raises Problem, 429, if none
+        is free.
+        """
         if len(self._taken) >= MOST_TAILS:
             raise Problem(
                 429,

@@ -1,7 +1,8 @@
 """Rights: who may do what to which event.
 
-What must always hold: each action is asked for here, by pages and by the API alike; what is not clearly allowed is refused.
-The rules are asked in this order, and the first that refuses counts: the read-only switch, the `actions` of the event, `may`.
+What must always hold: each action is asked for here, by pages and by the API alike; what is not clearly
+allowed is refused. The rules are asked in this order, and the first that refuses counts: the read-only
+switch, the `actions` of the event, `may`.
 """
 
 from __future__ import annotations
@@ -89,14 +90,18 @@ May: TypeAlias = Callable[[Actor, Action, Target], "bool | str"]
 """Returns True for what is allowed, and False or the reason, a text, for what is not."""
 
 ActionRules: TypeAlias = Mapping[str, Mapping[str, "bool | str"]]
-"""Maps a glob of events to actions: True for everybody, False for nobody, or the role that an actor must have."""
+"""Maps a glob of events to actions: True for everybody, False for nobody, or the role that an actor must
+have.
+"""
 
 
 class Rights:
     """Decides whether an actor may do something."""
 
     def __init__(self, *, may: May | None, actions: ActionRules, is_read_only: bool) -> None:
-        """Raises ConfigError for an action that does not exist, because nobody would notice that it forbids nothing."""
+        """Raises ConfigError for an action that does not exist, because nobody would notice that it forbids
+        nothing.
+        """
         for glob, rules in actions.items():
             _check(glob, rules)
         self._may = may

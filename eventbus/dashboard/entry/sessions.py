@@ -1,10 +1,10 @@
 """Sessions: who has signed in with a token or a code, kept in the browser's cookie.
 
-A cookie holds the actor and an expiry, and is signed with a key that this process makes at its start, or with `secret`, so
-that several processes know each other's. The token is part of the key: whoever changes it,
-because others know it, ends what they have begun with it. What must always hold: a cookie that was changed, has expired or was signed out here
-is nobody's; the value of a cookie never stands in a log. A sign-out is known to the process that got it; the browser forgets
-the cookie in any case.
+A cookie holds the actor and an expiry, and is signed with a key that this process makes at its start, or with
+`secret`, so that several processes know each other's. The token is part of the key: whoever changes it,
+because others know it, ends what they have begun with it. What must always hold: a cookie that was changed,
+has expired or was signed out here is nobody's; the value of a cookie never stands in a log. A sign-out is
+known to the process that got it; the browser forgets the cookie in any case.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Sessions:
         if token is not None:
             given = token.encode("utf-8", "surrogatepass")
             self._key = hmac.new(self._key, b"token" + given, hashlib.sha256).digest()
-        # Two dashboards of one machine have one host name, and cookies know no ports: so each key has its own name.
+        # Two dashboards of one machine have one host name, and cookies know no ports: so each key has its own
+        # name.
         self._name = f"eventbus-{hashlib.sha256(b'name' + self._key).hexdigest()[:8]}"
         self._ended: dict[str, int] = {}
 
@@ -73,7 +74,9 @@ class Sessions:
         return None if session is None else Actor(session.name, frozenset(session.roles))
 
     def end(self, cookies: dict[str, str], *, is_secure: bool) -> str:
-        """End the session for this process, and return the Set-Cookie header that takes it from the browser."""
+        """End the session for this process, and return the Set-Cookie header that takes it from the
+        browser.
+        """
         session = self._read(cookies.get(self._named(is_secure=is_secure), ""))
         if session is not None:
             now = int(clock.now())

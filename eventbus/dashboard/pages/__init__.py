@@ -1,1 +1,3 @@
-"""The pages: HTML that the server renders. They read and act at the desk, as the API does, and work without scripts."""
+"""The pages: HTML that the server renders. They read and act at the desk, as the API does, and work without
+scripts.
+"""

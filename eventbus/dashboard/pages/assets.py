@@ -1,4 +1,5 @@
-"""The static files: scripts, style and icon, each with its digest in the name, so that browsers may keep it for ever.
+"""The static files: scripts, style and icon, each with its digest in the name, so that browsers may keep it
+for ever.
 
 All of them lie in this package; no page loads anything from another host.
 """

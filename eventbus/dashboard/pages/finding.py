@@ -1,4 +1,6 @@
-"""The page of the search: the box in the head of each page leads here, and from here to what was meant if it is one thing."""
+"""The page of the search: the box in the head of each page leads here, and from here to what was meant if it
+is one thing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class FindingPage:
         self._renderer = renderer
 
     async def show(self, request: Request, caller: Caller, links: Links) -> Response:
-        """Lead to the flow, the job or the queue of that name; show the form and all that was found otherwise."""
+        """Lead to the flow, the job or the queue of that name; show the form and all that was found
+        otherwise.
+        """
         query, found, problem = read_query(request, SearchQuery), None, None
         try:
             found = await search(self._desk, caller, {}, query)

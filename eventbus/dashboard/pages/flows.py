@@ -1,4 +1,6 @@
-"""The pages of flows: their list, one flow with its graph, its times and its steps, and the times as a file."""
+"""The pages of flows: their list, one flow with its graph, its times and its steps, and the times as
+a file.
+"""
 
 from __future__ import annotations
 

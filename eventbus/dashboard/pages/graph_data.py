@@ -1,7 +1,8 @@
-"""What the script that draws a graph is given: short texts, made here, and links. It lays them out and knows nothing of flows.
+"""What the script that draws a graph is given: short texts, made here, and links. It lays them out and knows
+nothing of flows.
 
-What must always hold: a name is shown as `visible` shows it, and is a text in the drawing, whatever it holds; the whole fits into
-an attribute of the page.
+What must always hold: a name is shown as `visible` shows it, and is a text in the drawing, whatever it holds;
+the whole fits into an attribute of the page.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _PLACES = {"error_place": "error place", "end": "end"}
 
 
 def graph_data(graph: GraphView, links: Links) -> str:
-    """Return a graph as JSON: nodes as name, kind, state, second line, title, link; edges as places, label, class. Empty if there is nothing to draw.
+    """Return a graph as JSON: nodes as name, kind, state, second line, title, link; edges as places, label,
+    class. Empty if there is nothing to draw.
 
     Without edges there is nothing to draw either, unless there is one node.
     """

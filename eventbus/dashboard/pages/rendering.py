@@ -1,7 +1,8 @@
 """Rendering: templates to answers.
 
-Autoescape is on for every template, and each value passes `visible` before. A page has a part that changes while it is looked
-at; a script asks for that part alone, with the tag of what it has, and is told 304 if nothing changed.
+Autoescape is on for every template, and each value passes `visible` before. A page has a part that changes
+while it is looked at; a script asks for that part alone, with the tag of what it has, and is told 304 if
+nothing changed.
 """
 
 from __future__ import annotations

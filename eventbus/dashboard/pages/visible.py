@@ -1,7 +1,7 @@
 """Texts as pages show them. Everything that the server keeps is hostile: names, ids, errors, payloads.
 
-What must always hold: a character that moves or hides others (control, ANSI, direction) is shown as its code; a text is cut
-before it makes a page large.
+What must always hold: a character that moves or hides others (control, ANSI, direction) is shown as its code;
+a text is cut before it makes a page large.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _HIDDEN = re.compile(
 
 
 def visible(value: Any) -> Any:
-    """Return a value as a text without hidden characters; what is HTML already stays. Templates show nothing around it."""
+    """Return a value as a text without hidden characters; what is HTML already stays. Templates show nothing
+    around it.
+    """
     if isinstance(value, Markup):
         return value
     text = value if isinstance(value, str) else "" if value is None else str(value)

@@ -1,7 +1,8 @@
-"""The appends of a worker that are not answered yet: what its jobs add to their journals, by rows of its turns.
+"""The appends of a worker that are not answered yet: what its jobs add to their journals, by rows of its
+turns.
 
-What a job appends while a row of it is under way goes with its next row, so a job has at most one row under way. The
-two lanes of a worker could otherwise bring its entries in the wrong order.
+What a job appends while a row of it is under way goes with its next row, so a job has at most one row under
+way. The two lanes of a worker could otherwise bring its entries in the wrong order.
 
 What must always hold:
 - `job.journal` has what the server has recorded, and only that, from the answer on; a job that keeps the newest entries alone
@@ -9,9 +10,10 @@ What must always hold:
 - a row whose call failed is sent again as it was: the server knows a repeat by the place and the entries of a row;
 - whoever waits for an append hears of it, at the latest when the worker ends.
 
-Crash windows: `append-not-answered` (the turn is made again), `append-given-up` (the call failed: the same row goes with
-another turn), `lost-in-failover` (the server says how many entries it has: the row grows by those that it lost; a job that keeps the newest entries alone has
-lost its lease, because what it needs is in the live texts of those rows).
+Crash windows: `append-not-answered` (the turn is made again), `append-given-up` (the call failed: the same
+row goes with another turn), `lost-in-failover` (the server says how many entries it has: the row grows by
+those that it lost; a job that keeps the newest entries alone has lost its lease, because what it needs is in
+the live texts of those rows).
 """
 
 from __future__ import annotations
@@ -118,8 +120,8 @@ class AppendQueue:
     ) -> asyncio.Future[str]:
         """Append entries, live texts by name, and the signals that the entries take over.
 
-        The future gets `ok`, `stopping` (appended, but the job's tree stops), `lost` (the lease) or `torn` (the journal
-        has other entries). Raises ProviderStopped after `close`.
+        The future gets `ok`, `stopping` (appended, but the job's tree stops), `lost` (the lease) or `torn`
+        (the journal has other entries). Raises ProviderStopped after `close`.
         """
         if self._is_closed:
             raise _ended(job)

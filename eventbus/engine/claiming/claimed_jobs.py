@@ -12,7 +12,9 @@ __all__ = ["claimed_jobs"]
 
 
 def claimed_jobs(answer: TurnAnswer, queues: Sequence[TurnQueue], began: float) -> Iterator[Job]:
-    """Yield the jobs of an answer, which came at `began`, monotonic seconds; `queues` are those that the turn asked."""
+    """Yield the jobs of an answer, which came at `began`, monotonic seconds; `queues` are those that the turn
+    asked.
+    """
     journals = {each.id: each for each in answer.journals}
     for row in answer.claims:
         queue = queues[row.queue - 1].queue

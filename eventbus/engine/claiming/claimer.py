@@ -6,9 +6,9 @@ few large calls and an idle worker makes a small call at once. Each lane has at 
 way and numbers its calls. The store repeats a call whose answer was lost, with the same number, and
 the server gives the same answer.
 
-Not here: how jobs run (`executor`), which queues are asked (`queue_rotation`), which turns may claim suspects,
-and when nothing may be claimed because of one (`suspects`), jobs that need no turn (`handed_jobs`), who reads wakes
-(`wake_listener`).
+Not here: how jobs run (`executor`), which queues are asked (`queue_rotation`), which turns may claim
+suspects, and when nothing may be claimed because of one (`suspects`), jobs that need no turn (`handed_jobs`),
+who reads wakes (`wake_listener`).
 
 What must always hold:
 - a settle is dropped only when it was answered: recorded, or refused because the lease is lost;
@@ -114,7 +114,9 @@ class Claimer:
         return [*self.executor.running, *(lease.id for lease in self.settles.unsettled)]
 
     def read_calls(self) -> tuple[int, int]:
-        """Return for each lane the number of the last call whose claims were started; called from any thread."""
+        """Return for each lane the number of the last call whose claims were started; called from any
+        thread.
+        """
         return self._lanes[0].done, self._lanes[1].done
 
     @property
@@ -166,8 +168,9 @@ class Claimer:
     async def look_through(self) -> bool:
         """Wait until nothing runs here, ask every queue, and return True if none of them had a job.
 
-        A thread that outlived its job may hold the last place of a queue's handler. That queue is asked as well:
-        its job then waits for the place here. Any claim meanwhile, also one after a wake, makes the answer False.
+        A thread that outlived its job may hold the last place of a queue's handler. That queue is asked as
+        well: its job then waits for the place here. Any claim meanwhile, also one after a wake, makes the
+        answer False.
         """
         while not self.is_idle:
             await self._quiet.wait()
@@ -188,7 +191,9 @@ class Claimer:
         self._poke()
 
     async def hand_over(self) -> None:
-        """Wake other workers for the queues in which this worker knew of work, or one of them to learn when something is due."""
+        """Wake other workers for the queues in which this worker knew of work, or one of them to learn when
+        something is due.
+        """
         queues = self._rotation.take_all()
         if not queues and self._due.is_known:
             queues = list(self._consumers)[:1]
@@ -287,8 +292,9 @@ class Claimer:
             self.settles.put_back(settles)
             self._appends.put_back(appends)
             self._rotation.unanswered(asked)
-            # The server may have carried it out, or a part of it. Its kept answer does not fit another list of
-            # settles, so its number is not used again. The next renewal gives back the jobs that it claimed.
+            # The server may have carried it out, or a part of it. Its kept answer does not fit another list
+            # of settles, so its number is not used again. The next renewal gives back the jobs that it
+            # claimed.
             lane.done = lane.call
             raise
         finally:
@@ -343,7 +349,9 @@ class Claimer:
         return not self._is_draining and self._suspects.is_open
 
     def _is_free(self, asked: list[str], *, running: int) -> bool:
-        """Return whether nothing is under way here but `running` jobs that end, and a turn that asks the queues `asked`."""
+        """Return whether nothing is under way here but `running` jobs that end, and a turn that asks the
+        queues `asked`.
+        """
         return (
             len(self.executor.running) <= running
             and not (self.settles or self._appends or self.handed.is_settling)
@@ -388,7 +396,9 @@ class Claimer:
         self._poke()
 
     async def _pay_owed(self) -> None:
-        """Put back wakes that other workers may use. This worker may pop them again, so it pauses in between."""
+        """Put back wakes that other workers may use. This worker may pop them again, so it pauses in
+        between.
+        """
         if owed := self._rotation.take_owed():
             await self._store.rearm(self.pool, owed)
 

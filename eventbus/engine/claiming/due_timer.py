@@ -1,4 +1,6 @@
-"""The timer of a worker for the time when the earliest delayed job is due, because turns promote delayed jobs."""
+"""The timer of a worker for the time when the earliest delayed job is due, because turns promote delayed
+jobs.
+"""
 
 from __future__ import annotations
 

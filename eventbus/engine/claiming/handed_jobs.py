@@ -1,16 +1,18 @@
 """The jobs that a worker is handed: they start without a claim, and a lone one is settled without a turn.
 
-A worker that a turn leaves with nothing is idle. The next emission that comes alone is handed to it: the call that
-adds the job gives the worker the hold, and the job itself in the message that ends the worker's blocked read
-(`handing.lua`). If the job completes and the worker still has nothing else, a short call settles it, and says that the
-worker is idle again. All else goes through turns, as if the job had been claimed.
+A worker that a turn leaves with nothing is idle. The next emission that comes alone is handed to it: the call
+that adds the job gives the worker the hold, and the job itself in the message that ends the worker's blocked
+read (`handing.lua`). If the job completes and the worker still has nothing else, a short call settles it, and
+says that the worker is idle again. All else goes through turns, as if the job had been claimed.
 
 Not here: which slots are free, and what a turn settles (`claimer`); who reads the messages (`wake_listener`).
 
-What must always hold: a job whose short settle was not answered `done` or `lost` goes through a turn, which is safe
-because its hold is the fence; what the worker believes of its being idle may be wrong, and costs only speed.
+What must always hold: a job whose short settle was not answered `done` or `lost` goes through a turn, which
+is safe because its hold is the fence; what the worker believes of its being idle may be wrong, and costs only
+speed.
 
-Crash windows: those of `handing.lua`, and `lone-settle-not-answered` (the same call is made again, and then a turn).
+Crash windows: those of `handing.lua`, and `lone-settle-not-answered` (the same call is made again, and then a
+turn).
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ class HandedJobs:
         return Job(job_id, self._token, queue, body, 0, 0, time, time, time, began=clock.monotonic())
 
     def is_late(self, job: Job) -> bool:
-        """Return whether the job may have been given back before its message was read, because this process hung."""
+        """Return whether the job may have been given back before its message was read, because this process
+        hung.
+        """
         return self._ahead + 1000 * clock.monotonic() - job.claimed_ms > _LATE
 
     def is_short(self, job: Job, settle: Settle) -> bool:
@@ -100,7 +104,8 @@ class HandedJobs:
     def settle(
         self, job: Job, text: str, *, pool: str, keep: int, age: int, on_answer: Callable[[str], None]
     ) -> None:
-        """Settle a job by a call of its own; `on_answer` gets `done`, `lost`, or `long` if a turn must settle it.
+        """Settle a job by a call of its own; `on_answer` gets `done`, `lost`, or `long` if a turn must settle
+        it.
 
         The worker is idle in `pool` then, unless it takes no more jobs. `keep` and `age`: as of `Retention`.
         """

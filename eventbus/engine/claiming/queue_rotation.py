@@ -70,7 +70,8 @@ class QueueRotation:
     def choose(self, limit: int, want: int = sys.maxsize) -> list[str]:
         """Return at most `limit` hot queues that have free slots here and that are worth a call.
 
-        Stops at enough queues to give the `want` jobs: many jobs of few queues cost less than few jobs of many.
+        Stops at enough queues to give the `want` jobs: many jobs of few queues cost less than few jobs of
+        many.
         """
         chosen: list[str] = []
         expected = 0
@@ -93,7 +94,9 @@ class QueueRotation:
         self._asked.subtract(asked)
 
     def answered(self, asked: Collection[str], more: Iterable[str], gave: Collection[str]) -> None:
-        """Note the answer of a turn that asked `asked`: queues in `more` still have jobs, those in `gave` gave jobs."""
+        """Note the answer of a turn that asked `asked`: queues in `more` still have jobs, those in `gave`
+        gave jobs.
+        """
         self._asked.subtract(asked)
         left = set(more)
         for queue in asked:
@@ -104,13 +107,17 @@ class QueueRotation:
                 self._hot[queue] = queue in left
 
     def take_owed(self) -> list[str]:
-        """Return the queues whose wakes to pass on, without those that have free slots here, and forget all of them."""
+        """Return the queues whose wakes to pass on, without those that have free slots here, and forget all
+        of them.
+        """
         owed = [queue for queue in self._owed if self._quota(queue) <= 0]
         self._owed.clear()
         return owed
 
     def take_all(self) -> list[str]:
-        """Return every queue that may have work, and forget them; for the workers that go on when this one stops."""
+        """Return every queue that may have work, and forget them; for the workers that go on when this one
+        stops.
+        """
         queues = [*self._hot, *self._owed.difference(self._hot)]
         self._hot.clear()
         self._owed.clear()

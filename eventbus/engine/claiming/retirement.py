@@ -1,11 +1,14 @@
-"""The queues that a running worker serves no more: closed at once, and forgotten when their last job has ended.
+"""The queues that a running worker serves no more: closed at once, and forgotten when their last job has
+ended.
 
-    served -> closed: nothing of it is claimed -> finished: nothing of it runs or waits to be settled -> forgotten
+    served -> closed: nothing of it is claimed -> finished: nothing of it runs or waits to be settled ->
+    forgotten
                                                -> opened: served again
 
 Not here: what other workers are told of it (`engine.worker`, `presence`).
 
-What must always hold: a consumer is needed while a call asks its queue, and while a job of it runs or is not settled.
+What must always hold: a consumer is needed while a call asks its queue, and while a job of it runs or is not
+settled.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from eventbus.engine.executor import Executor
 __all__ = ["Retirement"]
 
 _LOOK = 0.02
-"""Seconds between two looks whether a closed queue is finished. Jobs that end tell nobody, because few are waited for."""
+"""Seconds between two looks whether a closed queue is finished. Jobs that end tell nobody, because few are
+waited for.
+"""
 
 
 class Retirement:
@@ -47,7 +52,8 @@ class Retirement:
         self.closed.discard(queue)
 
     async def finish(self, queue: str) -> bool:
-        """Wait until the jobs of a closed queue that ran here have ended and are settled, and forget the queue.
+        """Wait until the jobs of a closed queue that ran here have ended and are settled, and forget the
+        queue.
 
         Return False if it was opened again meanwhile.
         """

@@ -1,8 +1,8 @@
 """The settles of a worker that are not answered yet: those that wait for a turn, and those under way.
 
-What must always hold: a job stands in `unsettled` from its end until its settle is answered, so that its lease is
-kept; a settle whose call failed is sent again; who listens to failures hears of a failed job after its settle was
-answered, and of none whose lease was lost.
+What must always hold: a job stands in `unsettled` from its end until its settle is answered, so that its
+lease is kept; a settle whose call failed is sent again; who listens to failures hears of a failed job after
+its settle was answered, and of none whose lease was lost.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class SettleQueue:
     def __init__(
         self, cost: Callable[[str], int], tallies: Tallies | None = None, teller: Teller | None = None
     ) -> None:
-        """`cost` says for how many plain jobs a job of a queue counts. `tallies` count what ends, if they are given.
-        `teller` hears what the server has recorded.
+        """`cost` says for how many plain jobs a job of a queue counts. `tallies` count what ends, if they are
+        given. `teller` hears what the server has recorded.
         """
         self._teller = teller or Teller()
         self._retries: set[LeaseRow] = set()
@@ -101,7 +101,9 @@ class SettleQueue:
             self._resent.update(lease for lease in leases if lease in self._failing)
 
     def answered(self, queue: str, row: SettleRow, *, is_lost: bool) -> None:
-        """Note that the server answered a settle; if the lease was lost, the settle was refused, which is logged."""
+        """Note that the server answered a settle; if the lease was lost, the settle was refused, which is
+        logged.
+        """
         lease = LeaseRow(row.id, row.token)
         self.unsettled.discard(lease)
         if is_lost:

@@ -1,12 +1,14 @@
-"""The slots of a worker: how many jobs it could take, in all and of each queue. What a call under way may bring counts.
+"""The slots of a worker: how many jobs it could take, in all and of each queue. What a call under way may
+bring counts.
 
-A job takes a slot, but the jobs of one call of a batch handler take one together (`SharingConsumer`). A turn asks such a
-queue alone (`apart`), because the answer of a turn that asks several may come from any of them. So each batch is claimed
-whole, whatever else the worker runs, and its jobs leave the slots of other queues free.
+A job takes a slot, but the jobs of one call of a batch handler take one together (`SharingConsumer`). A turn
+asks such a queue alone (`apart`), because the answer of a turn that asks several may come from any of them.
+So each batch is claimed whole, whatever else the worker runs, and its jobs leave the slots of other queues
+free.
 
-What must always hold: the jobs that run, and those that turns under way may bring, have slots; two turns under way may
-bring one batch more than that if a batch began between them. A worker without batch handlers pays one look at an empty
-dictionary a turn.
+What must always hold: the jobs that run, and those that turns under way may bring, have slots; two turns
+under way may bring one batch more than that if a batch began between them. A worker without batch handlers
+pays one look at an empty dictionary a turn.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ class Slots:
 
     @property
     def want(self) -> int:
-        """How many jobs to ask for: at most half of the slots, because the other lane asks for the other half."""
+        """How many jobs to ask for: at most half of the slots, because the other lane asks for the other
+        half.
+        """
         return min(max(self.free, 0), max(1, self._most // 2), _BATCH)
 
     def want_of(self, asked: Sequence[str]) -> int:
@@ -78,7 +82,9 @@ class Slots:
         return max(0, min(self.quota(asked[0]), _BATCH)) if is_apart else self.want
 
     def apart(self, queues: list[str]) -> list[str]:
-        """Return those of these queues that one turn may ask together: the first alone if its jobs share slots."""
+        """Return those of these queues that one turn may ask together: the first alone if its jobs share
+        slots.
+        """
         if not self.sharing:
             return queues
         if queues and queues[0] in self.sharing:
@@ -86,7 +92,9 @@ class Slots:
         return [queue for queue in queues if queue not in self.sharing]
 
     def with_followers(self, asked: list[str], settled: Iterable[str]) -> list[str]:
-        """Return the queues to ask, with those that settles of jobs of `settled` may fill: they need no second call."""
+        """Return the queues to ask, with those that settles of jobs of `settled` may fill: they need no
+        second call.
+        """
         if self.free <= 0 or (self.sharing and not self.sharing.keys().isdisjoint(asked)):
             return asked
         follow = {follower for queue in settled for follower in self._consumers[queue].follows}
@@ -105,7 +113,9 @@ class Slots:
 
     @contextmanager
     def open_each(self) -> Generator[None]:
-        """Let each queue have one job meanwhile: one without a free slot could not be asked whether it has a job."""
+        """Let each queue have one job meanwhile: one without a free slot could not be asked whether it has a
+        job.
+        """
         self._looks += 1
         try:
             yield
@@ -127,7 +137,9 @@ class Slots:
             self._asked_of.subtract(quotas)
 
     def _slots_asked(self, want: int, quotas: Mapping[str, int]) -> int:
-        """Return how many slots the jobs of a turn need: those of a queue that shares them need fewer than one each."""
+        """Return how many slots the jobs of a turn need: those of a queue that shares them need fewer than
+        one each.
+        """
         asked = [queue for queue, quota in quotas.items() if quota > 0]
         if len(asked) != 1 or asked[0] not in self.sharing:
             return want

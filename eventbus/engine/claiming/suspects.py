@@ -1,11 +1,13 @@
 """The suspects of a worker: jobs that may kill whatever process runs them.
 
-When a worker dies, the jobs that it ran are blamed for it (`store/lua/lib/blame.lua`). A job is a suspect from its third
-blame on. Each suspect has a cap, which is a quarter of the number of jobs that shared its last blame, and at least 1. It
-is *watched* while it has run no longer than it may have run when it was blamed last (`fatal`), and a beat more. So a
-job that kills once more is watched then, and its blame is shared by few. Jobs that are no suspects run beside them.
+When a worker dies, the jobs that it ran are blamed for it (`store/lua/lib/blame.lua`). A job is a suspect
+from its third blame on. Each suspect has a cap, which is a quarter of the number of jobs that shared its last
+blame, and at least 1. It is *watched* while it has run no longer than it may have run when it was blamed last
+(`fatal`), and a beat more. So a job that kills once more is watched then, and its blame is shared by few.
+Jobs that are no suspects run beside them.
 
-    cap 25 ──death──► cap 6 ──death──► cap 1 ──death──► failed, if it was blamed alone more than `max_stalls` times in all
+    cap 25 ──death──► cap 6 ──death──► cap 1 ──death──► failed, if it was blamed alone more than `max_stalls`
+    times in all
 
 What must always hold:
 - a worker watches at most as many suspects as the smallest cap among them;
@@ -13,18 +15,20 @@ What must always hold:
   starts beside it while it is watched. So who dies with it is known;
 - at most one call under way may claim suspects: the answers of two could bring one too many;
 - nobody waits for ever. A call of eight asks for suspects first, the others ask for them last (`claims.lua`). A suspect
-  that does not fit is looked for again when one that is watched ends, or is watched no more, and each 4 s. One with a
-  cap of 1 does not wait for a chance: the worker that meets it takes no further suspects, and when it watches none it
+  that does not fit is looked for again when one that is watched ends, or is watched no more, and each 4 s.
+  One with a cap of 1 does not wait for a chance: the worker that meets it takes no further suspects, and when
+  it watches none it
   *makes room*, which means that it claims nothing for a beat. Then it takes the suspect alone. Only one worker of a
   fleet makes room for one suspect: the record names it, for a lease.
 
-Crash windows: `room-not-made` (the worker dies or leaves: another one makes room a lease later), `alone-not-answered`
-(the answer to the call that takes the suspect is lost: the same call is made again, and nothing starts meanwhile),
-`alone-given-up` (that call is given up: a renewal gives back what it claimed, which is no blame; the next call asks again).
+Crash windows: `room-not-made` (the worker dies or leaves: another one makes room a lease later),
+`alone-not-answered` (the answer to the call that takes the suspect is lost: the same call is made again, and
+nothing starts meanwhile), `alone-given-up` (that call is given up: a renewal gives back what it claimed,
+which is no blame; the next call asks again).
 
-Weighed: all workers that meet such a suspect make room, as in the simulation; but then a fleet of 50 stands still for a
-beat because of one job. Times of the server instead of the monotonic clock of the process: a step of the server's clock
-would end or lengthen what is watched.
+Weighed: all workers that meet such a suspect make room, as in the simulation; but then a fleet of 50 stands
+still for a beat because of one job. Times of the server instead of the monotonic clock of the process: a step
+of the server's clock would end or lengthen what is watched.
 
 Not here: who is blamed, and which suspects a call may take (`store/lua/lib/suspects.lua`).
 """
@@ -65,7 +69,9 @@ class SuspectGate:
     """Says which calls of one worker may claim suspects, and when nothing may be claimed at all."""
 
     def __init__(self, running: Collection[str], *, lease: float, on_room: Callable[[], None]) -> None:
-        """`running` has the jobs that the worker runs, `lease` is in seconds. `on_room` is called when more may be claimed."""
+        """`running` has the jobs that the worker runs, `lease` is in seconds. `on_room` is called when more
+        may be claimed.
+        """
         self._running = running
         self._lease = lease
         self._on_room = on_room
@@ -159,7 +165,9 @@ class SuspectGate:
             self._on_room()  # suspects may have been left in any queue
 
     def next_change(self) -> float | None:
-        """Return in how many seconds more may be claimed though no job ends before; None if that is no question of time."""
+        """Return in how many seconds more may be claimed though no job ends before; None if that is no
+        question of time.
+        """
         now = clock.monotonic()
         ends = [each.until for each in self._watched()]
         if not ends and self._waits():
@@ -189,7 +197,9 @@ class SuspectGate:
         return bool(self._lonely)
 
     def _is_quiet(self) -> bool:
-        """Return whether nothing was started for a beat, and nothing is on its way. Where nothing runs, nothing can die."""
+        """Return whether nothing was started for a beat, and nothing is on its way. Where nothing runs,
+        nothing can die.
+        """
         if self._claiming:
             return False
         return not self._running or clock.monotonic() - self._last_start >= _BEAT * self._lease

@@ -1,16 +1,18 @@
 """The recorder of a worker: adds its tallies to the history of the queues in the server.
 
-Each 5 s it sends what was counted since, if anything was. Each minute it also looks how many jobs wait in the queues of
-the worker, and how old the oldest is; of a queue in which none waits it says nothing. So an idle fleet writes nothing of them. Its first call says
-for how long a history is kept, so that scripts count, too (`cells.lua`).
-Any worker may look, also several: the last one of a minute stands. Not here: what is counted (`tallies`).
+Each 5 s it sends what was counted since, if anything was. Each minute it also looks how many jobs wait in the
+queues of the worker, and how old the oldest is; of a queue in which none waits it says nothing. So an idle
+fleet writes nothing of them. Its first call says for how long a history is kept, so that scripts count, too
+(`cells.lua`). Any worker may look, also several: the last one of a minute stands. Not here: what is counted
+(`tallies`).
 
-What must always hold: a call has a number, and is made again with the same number until it was answered; only then is
-the next one made. What is counted meanwhile waits in memory, which is bounded: a queue has some hundred codes.
+What must always hold: a call has a number, and is made again with the same number until it was answered; only
+then is the next one made. What is counted meanwhile waits in memory, which is bounded: a queue has some
+hundred codes.
 
-Crash windows, which lose or move counts in charts and never change a job: `tallies-lost` (the worker dies, or ends without
-a server: the last 5 s are in no chart), `tally-not-answered` (the same call again counts once), `late-tally` (the worker
-hung, or had no server: its counts stand in the minute in which it tells of them).
+Crash windows, which lose or move counts in charts and never change a job: `tallies-lost` (the worker dies, or
+ends without a server: the last 5 s are in no chart), `tally-not-answered` (the same call again counts once),
+`late-tally` (the worker hung, or had no server: its counts stand in the minute in which it tells of them).
 """
 
 from __future__ import annotations
@@ -59,12 +61,16 @@ class Recorder:
         self._worker = worker
         self._windows = windows
         self._pending: deque[Sequence[QueueTally]] = deque([()])
-        """Calls that are not answered; the number of the first is `_number`. The first of all only says that a history is kept."""
+        """Calls that are not answered; the number of the first is `_number`. The first of all only says that
+        a history is kept.
+        """
         self._number = 1
         self._is_refused = False
 
     async def run_once(self, *, looks: bool = False, now_ms: int | None = None) -> None:
-        """Send what was counted; with `looks` also what waits. Raises StoreError, and sends the same again next time."""
+        """Send what was counted; with `looks` also what waits. Raises StoreError, and sends the same again
+        next time.
+        """
         if self._windows is None or self._tallies is None:
             return
         now = "" if now_ms is None else now_ms
@@ -116,7 +122,9 @@ class Recorder:
             await asyncio.sleep(_INTERVAL)
 
     async def finish(self) -> None:
-        """Send the last tallies, when everything is settled; within a second, because a stop does not wait for charts."""
+        """Send the last tallies, when everything is settled; within a second, because a stop does not wait
+        for charts.
+        """
         if not self._store.is_connected:
             return
         try:

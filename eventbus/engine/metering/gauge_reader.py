@@ -1,13 +1,15 @@
-"""The gauge reader of a worker: lets the executor meter jobs while an SDK is set, and reads the lengths of the queues.
+"""The gauge reader of a worker: lets the executor meter jobs while an SDK is set, and reads the lengths of
+the queues.
 
     no SDK -> metering -> reading (one worker of the shard) -> metering
 
-One worker reads all queues of the shard, each 15 s: the one that has the key `gauges`, which it holds for 40 s from
-each reading on. Others look whether the key is free. So the server answers one reading in 15 s, whatever the number of
-workers; it takes some calls for each 200 queues, and none walks the jobs of a queue. The exporter reads the board and never waits for the server (`telemetry.gauge_board`).
+One worker reads all queues of the shard, each 15 s: the one that has the key `gauges`, which it holds for 40
+s from each reading on. Others look whether the key is free. So the server answers one reading in 15 s,
+whatever the number of workers; it takes some calls for each 200 queues, and none walks the jobs of a queue.
+The exporter reads the board and never waits for the server (`telemetry.gauge_board`).
 
-Workers without an SDK do not ask for the key. A worker that reads only its own queues would leave out those that
-nobody serves, and these matter most.
+Workers without an SDK do not ask for the key. A worker that reads only its own queues would leave out those
+that nobody serves, and these matter most.
 
 What may go wrong:
 - the reader dies (`reader-dies`): after 40 s at most another one reads. Until then no worker shows these gauges, and its
@@ -70,8 +72,8 @@ class GaugeReader:
         read_lag: Callable[[], float],
         interval: float = _INTERVAL,
     ) -> None:
-        """`slots`: how many jobs the worker runs at a time. `read_lag` says, in any thread, for how many seconds the event loop
-        has owed an answer. `interval`, seconds: between two readings.
+        """`slots`: how many jobs the worker runs at a time. `read_lag` says, in any thread, for how many
+        seconds the event loop has owed an answer. `interval`, seconds: between two readings.
         """
         self._store = store
         self._executor = executor
@@ -94,7 +96,9 @@ class GaugeReader:
         return made is not None
 
     async def run_once(self) -> bool:
-        """Read the lengths of all queues, if this worker is the one that does. Return whether it is. Raises StoreError."""
+        """Read the lengths of all queues, if this worker is the one that does. Return whether it is. Raises
+        StoreError.
+        """
         deadline = clock.monotonic() + _WITHIN
         presence, roster = self._store.presence, self._store.inspection.roster
         if not await presence.take_reading(self._worker, hold_ms=_HOLD_MS, deadline=deadline):

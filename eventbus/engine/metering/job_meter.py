@@ -1,10 +1,11 @@
 """The job meter: records the metrics of the jobs that one worker runs.
 
-It exists only while the program has an SDK for metrics. So a job of other programs costs one look at an attribute.
+It exists only while the program has an SDK for metrics. So a job of other programs costs one look at an
+attribute.
 
-What must always hold: each run counts once in `eventbus.job.attempts`, by what was decided about it, and a run whose lease
-was lost counts in none of its outcomes. Whether the server took the decision is known later, and refusals count as
-lost leases.
+What must always hold: each run counts once in `eventbus.job.attempts`, by what was decided about it, and a
+run whose lease was lost counts in none of its outcomes. Whether the server took the decision is known later,
+and refusals count as lost leases.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class JobMeter:
         return clock.monotonic()
 
     def ended(self, job: Job, settle: Settle | None, since: float) -> None:
-        """Record that a run ended; `settle` is None if it suspended itself or lost its lease, which counts elsewhere."""
+        """Record that a run ended; `settle` is None if it suspended itself or lost its lease, which counts
+        elsewhere.
+        """
         series = self._of(job.queue)
         outcome = "none" if settle is None else outcome_of(settle)
         attributes = series.process

@@ -1,7 +1,7 @@
 """What a bulk operation does to the jobs of one batch.
 
-What must always hold: the same batch under the same name changes nothing twice, and is counted as the first time; a job that
-does not allow the action stays as it is, and counts as failed.
+What must always hold: the same batch under the same name changes nothing twice, and is counted as the first
+time; a job that does not allow the action stays as it is, and counts as failed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class JobActions:
         }
 
     async def apply(self, record: OperationRecord, jobs: list[str]) -> int:
-        """Do the action to the jobs of a batch, which the operation's id and the batch's number name. Return to how many."""
+        """Do the action to the jobs of a batch, which the operation's id and the batch's number name. Return
+        to how many.
+        """
         return await self._by_name[record.action](record, jobs, f"{record.id}.{record.number}")
 
     async def _retry(self, record: OperationRecord, jobs: list[str], call: str) -> int:
@@ -57,7 +59,8 @@ class JobActions:
             key_ttl_ms=self._key_ttl_ms,
             call=call,
         )
-        # What was removed may be unknown when the batch is repeated. It is gone, and that is what was asked for.
+        # What was removed may be unknown when the batch is repeated. It is gone, and that is what was asked
+        # for.
         return words.count("removed") + words.count("unknown")
 
     async def _cancel(self, record: OperationRecord, jobs: list[str], call: str) -> int:

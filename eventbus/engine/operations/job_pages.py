@@ -1,8 +1,8 @@
 """The jobs that a bulk operation is about, some at a time, from a place that can be kept as text.
 
-A page is read before its jobs leave their place. So the place stands behind jobs that are gone, and the next page goes on
-from there. What must always hold: the work of one call to the server is bounded, and a job that comes to its state
-after the operation began is in no page.
+A page is read before its jobs leave their place. So the place stands behind jobs that are gone, and the next
+page goes on from there. What must always hold: the work of one call to the server is bounded, and a job that
+comes to its state after the operation began is in no page.
 """
 
 from __future__ import annotations

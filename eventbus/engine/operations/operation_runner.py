@@ -1,9 +1,10 @@
 """The runner of bulk operations: takes one that nobody works at, and does it batch by batch.
 
-Each worker has one, and so has a dashboard. An operation is started by somebody who need not wait for it: it goes on when that
-browser, that dashboard and any worker are gone.
+Each worker has one, and so has a dashboard. An operation is started by somebody who need not wait for it: it
+goes on when that browser, that dashboard and any worker are gone.
 
-    take -> (the batch that was saved last, once more) -> [ read a page -> save it as the batch -> do it ] ... -> save the end
+    take -> (the batch that was saved last, once more) -> [ read a page -> save it as the batch -> do it ] ...
+    -> save the end
 
 What must always hold:
 - no job is changed before its batch is saved, under a number. So whoever takes the operation after a loss does that batch
@@ -19,8 +20,8 @@ Crash windows:
     stopped-meanwhile   the batch that was under way is counted, and no other one is begun
     stopped-and-lost    the next runner does the batch that was under way, once more or for the first time, and counts it
 
-Alternatives: a chore inside the server could not read errors as people see them, and would hold others up. A job of a queue of
-its own would have to be subscribed to by each worker, which then asks for it in each turn.
+Alternatives: a chore inside the server could not read errors as people see them, and would hold others up. A
+job of a queue of its own would have to be subscribed to by each worker, which then asks for it in each turn.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class OperationRunner:
     def __init__(
         self, store: Store, *, key_ttl_ms: int, interval: float = 5.0, teller: Teller | None = None
     ) -> None:
-        """`interval` is how often it looks for operations, in seconds; up to half of that earlier, by chance."""
+        """`interval` is how often it looks for operations, in seconds; up to half of that earlier, by
+        chance.
+        """
         self._store = store
         self._kept = store.controls.operations
         self._actions = JobActions(store, key_ttl_ms=key_ttl_ms)
@@ -63,7 +66,9 @@ class OperationRunner:
         self._teller = teller or Teller()
 
     async def run_once(self, *, lease_ms: int = _LEASE_MS) -> bool:
-        """Do an operation that nobody works at to its end; return False if there is none. Raises StoreError."""
+        """Do an operation that nobody works at to its end; return False if there is none. Raises
+        StoreError.
+        """
         record = await self._kept.take(secrets.token_hex(8), lease_ms=lease_ms)
         if record is None:
             return False

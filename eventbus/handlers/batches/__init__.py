@@ -1,1 +1,3 @@
-"""Batch handlers: gathering claimed jobs, calling the handler for many of them, and giving each job its own outcome."""
+"""Batch handlers: gathering claimed jobs, calling the handler for many of them, and giving each job its own
+outcome.
+"""

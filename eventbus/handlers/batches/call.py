@@ -66,7 +66,8 @@ class BatchCall:
         self._task.add_done_callback(self._end)
 
     async def leave(self, item: Item) -> Any:
-        """Take out a job whose task was cancelled. Return or raise its outcome if it has to wait for the end of the call.
+        """Take out a job whose task was cancelled. Return or raise its outcome if it has to wait for the end
+        of the call.
 
         Raises CancelledError if it need not.
         """
@@ -93,7 +94,8 @@ class BatchCall:
     def _look(self) -> None:
         """Let those go that leave while others stay; cancel the call if nobody stays.
 
-        A job that is given back waits with the others, because a handler that finishes in time completes it nevertheless.
+        A job that is given back waits with the others, because a handler that finishes in time completes it
+        nevertheless.
         """
         if self._is_cancelled:
             return
@@ -132,7 +134,9 @@ class BatchCall:
 
 
 async def _shielding_the_loop(run: Coroutine[Any, Any, Sequence[Any]]) -> Sequence[Any] | BaseException:
-    """Return what the handler returns, or an error of it that would end the loop if a task ended with it: a SystemExit."""
+    """Return what the handler returns, or an error of it that would end the loop if a task ended with it: a
+    SystemExit.
+    """
     try:
         return await contained_await(run)
     except Contained as error:

@@ -1,9 +1,10 @@
-"""The consumer of a batch handler: its jobs run as those of any handler, until the call, which many of them share.
+"""The consumer of a batch handler: its jobs run as those of any handler, until the call, which many of them
+share.
 
 Not here: when a call begins and who is in it (`gathering`).
 
-What must always hold: what the handler returns is checked before any job has its outcome; a call runs in the context of
-the queue, in the name of no job.
+What must always hold: what the handler returns is checked before any job has its outcome; a call runs in the
+context of the queue, in the name of no job.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class BatchConsumer(HandlerConsumer):
         return self._gathering.slots_of(jobs)
 
     def room_for(self, jobs: int, slots: int) -> int:
-        """Return how many more jobs fit into the call that gathers, and into as many further calls as there are `slots`."""
+        """Return how many more jobs fit into the call that gathers, and into as many further calls as there
+        are `slots`.
+        """
         return self._gathering.room_for(jobs, slots)
 
     async def run(self, job: Job) -> Settle:
@@ -90,7 +93,9 @@ class BatchConsumer(HandlerConsumer):
         self._set_clock(item.job, timeout)
 
     async def _run_call(self, items: Sequence[Item]) -> Sequence[Any]:
-        """Call the handler, and return an outcome for each item: a result, or an exception that is its error."""
+        """Call the handler, and return an outcome for each item: a result, or an exception that is
+        its error.
+        """
         payloads = [item.payload for item in items]
         keywords = {} if self._context is None else {self._context: self._make_context(items)}
         if self._is_async:

@@ -5,24 +5,26 @@
     a call:  begun (full, or the oldest job has waited long enough, and a place is free) -> ended
                                                        -> every job leaves: cancelled -> ended
 
-Each job of a batch stays a job: it has its own task in the executor, lease, fence, clock, attempts and settle, and goes
-through the middleware by itself. What is shared is the call of the handler alone. So nothing of the store and little of
-the engine knows of batches: limits, priorities, pauses, rescues and the blame for a dead worker count jobs, as ever.
+Each job of a batch stays a job: it has its own task in the executor, lease, fence, clock, attempts and
+settle, and goes through the middleware by itself. What is shared is the call of the handler alone. So nothing
+of the store and little of the engine knows of batches: limits, priorities, pauses, rescues and the blame for
+a dead worker count jobs, as ever.
 
 What must always hold:
 - a job is in one call at most, and each outcome reaches the job whose payload stands in its place;
 - at most `concurrency` calls run; one call takes one slot of the worker (`slots_of`), however many jobs it has;
 - a job that leaves touches no other: the call goes on for those that stay, and what it returns for that job is dropped;
 - a call is cancelled when nobody stays. Then its jobs wait for its end, because their slot is not free before; after a
-  second cancellation only one of them still does (`keeper`), so a handler that ignores it is given up on once, and its
-  place is free then (`give_up`), as that of any handler is;
+  second cancellation only one of them still does (`keeper`), so a handler that ignores it is given up on
+  once, and its place is free then (`give_up`), as that of any handler is;
 - no job waits for others longer than `wait`, nor while the worker stops, nor if a worker died with it before.
 
 Crash windows:
 - `dies-gathering`, `dies-in-batch`: the worker dies while jobs wait, or in the call. Their leases run out, and each is
-  rescued with a stall of its own, and later runs alone or in another batch. One that kills its workers becomes a suspect
-  after three blames, as its neighbours may; the engine then takes suspects apart until it has the killer alone. A
-  suspect does not wait for others: it has stalled, so its call begins at once, while the engine still watches it;
+  rescued with a stall of its own, and later runs alone or in another batch. One that kills its workers
+  becomes a suspect after three blames, as its neighbours may; the engine then takes suspects apart until it
+  has the killer alone. A suspect does not wait for others: it has stalled, so its call begins at once, while
+  the engine still watches it;
 - `dies-in-settles`: some jobs of a call are settled, the others are not: those run again;
 - a lost answer of a turn is asked for again, as for any settle and claim.
 
@@ -54,7 +56,9 @@ from eventbus.model.message import EventMessage
 __all__ = ["Gathering", "Run"]
 
 Run: TypeAlias = Callable[[Sequence[Item]], Coroutine[Any, Any, Sequence[Any]]]
-"""Calls the handler, and returns as many outcomes as there are items; one that is an exception is an error."""
+"""Calls the handler, and returns as many outcomes as there are items; one that is an exception is an
+error.
+"""
 
 
 class Gathering:
@@ -69,7 +73,9 @@ class Gathering:
         on_begin: Callable[[Item], None],
         on_room: Callable[[], None],
     ) -> None:
-        """At most `concurrency` calls run. `on_begin` is called for each job whose call begins, `on_room` after the end of a call."""
+        """At most `concurrency` calls run. `on_begin` is called for each job whose call begins, `on_room`
+        after the end of a call.
+        """
         self.context: contextvars.Context | None = None
         """The context of each call; the consumer sets it before the first job comes."""
         self._size = batch.size
@@ -100,13 +106,16 @@ class Gathering:
         return len(self._calls) - (self.in_calls - jobs) // self._size
 
     def room_for(self, jobs: int, slots: int) -> int:
-        """Return how many more jobs than these fit into the calls to which they come, and into `slots` further calls."""
+        """Return how many more jobs than these fit into the calls to which they come, and into `slots`
+        further calls.
+        """
         return (self.in_calls - jobs) % self._size + max(0, slots) * self._size
 
     async def put(self, job: Job, message: EventMessage, payload: Any) -> Any:
         """Wait for the call that takes the job, and return the outcome for it or raise its error.
 
-        Raises CancelledError if the job leaves: at once while it waits or while others stay, otherwise after the call.
+        Raises CancelledError if the job leaves: at once while it waits or while others stay, otherwise after
+        the call.
         """
         item = Item(job, message, payload, since=asyncio.get_running_loop().time())
         self._waiting.append(item)
@@ -123,7 +132,9 @@ class Gathering:
             raise
 
     def hurry(self) -> None:
-        """Let nothing wait for others from now on, because the worker stops or takes no more jobs of the handler."""
+        """Let nothing wait for others from now on, because the worker stops or takes no more jobs of the
+        handler.
+        """
         self._is_hurried = True
         if self._waiting:
             self._look_soon()
@@ -135,7 +146,9 @@ class Gathering:
                 self._on_end(call)
 
     def _look_soon(self) -> None:
-        """Look for a call to begin; not at once, because the other jobs of the same claim have not come yet."""
+        """Look for a call to begin; not at once, because the other jobs of the same claim have not
+        come yet.
+        """
         if self._is_soon:
             return
         if self._look is not None:

@@ -1,5 +1,5 @@
-"""The tools of one attempt, whatever runs there: a handler, a step or a task. It saves, keeps log lines, tells its progress, and
-hears that it should end.
+"""The tools of one attempt, whatever runs there: a handler, a step or a task. It saves, keeps log lines,
+tells its progress, and hears that it should end.
 
 Not here: the contexts that users see. What must always hold: a save counts only under the lease of the job.
 """
@@ -23,11 +23,15 @@ class AttemptTools(Protocol):
         ...
 
     def keep_line(self, line: str, /) -> None:
-        """Keep a log line with the job that the attempt runs in; return at once. May be called in any thread."""
+        """Keep a log line with the job that the attempt runs in; return at once. May be called in any
+        thread.
+        """
         ...
 
     def save(self, text: str, /) -> Coroutine[Any, Any, None]:
-        """Keep a text for the next attempt. Raises StoreRefused if this one has ended or its lease is lost, ProviderStopped."""
+        """Keep a text for the next attempt. Raises StoreRefused if this one has ended or its lease is lost,
+        ProviderStopped.
+        """
         ...
 
     def read_saved(self) -> Coroutine[Any, Any, str | None]:

@@ -1,4 +1,6 @@
-"""The context of a handler in a process, which has no connection to the server: its worker does for it what it asks."""
+"""The context of a handler in a process, which has no connection to the server: its worker does for it what
+it asks.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ class ProcessTools(Protocol):
 
 
 class ProcessContext(JobFacts):
-    """The context of a handler with `pool="process"`: the facts about its job, and what its worker does for it.
+    """The context of a handler with `pool="process"`: the facts about its job, and what its worker does for
+    it.
 
     Its calls may be made in any thread of the process, but not in a fork of it.
     """
@@ -59,17 +62,18 @@ class ProcessContext(JobFacts):
     def stopping(self) -> Stopping | None:
         """Why the job should end early, as `EventContext.stopping` has it; None while it should go on.
 
-        The first question asks the worker, and later ones cost nothing. A handler that has asked gets half a second after a
-        cancel, a timeout or a lost lease, to save and to end; then its process is killed. Without a question that
-        happens at once.
+        The first question asks the worker, and later ones cost nothing. A handler that has asked gets half a
+        second after a cancel, a timeout or a lost lease, to save and to end; then its process is killed.
+        Without a question that happens at once.
         """
         return self._tools.stopping
 
     def save(self, value: Any) -> None:
-        """Keep a JSON value for the next run of this job as `EventContext.save` does, and block until it is recorded.
+        """Keep a JSON value for the next run of this job as `EventContext.save` does, and block until it is
+        recorded.
 
-        The worker records it under its lease. Raises the errors of that; StoreRefused also after the end of the attempt, as in
-        a thread that the handler left behind.
+        The worker records it under its lease. Raises the errors of that; StoreRefused also after the end of
+        the attempt, as in a thread that the handler left behind.
         """
         self._tools.save(saved_text(value, owner=self.event, max_bytes=self._tools.max_saved))
 
@@ -78,30 +82,36 @@ class ProcessContext(JobFacts):
     @overload
     def saved(self, kind: type[S], /, *, default: D) -> S | D: ...
     def saved(self, kind: Any, /, *, default: Any = None) -> Any:
-        """Return what this job saved last as `EventContext.saved` does, and block until the worker has answered.
+        """Return what this job saved last as `EventContext.saved` does, and block until the worker has
+        answered.
 
         Raises the errors of that, and StoreRefused after the end of the attempt.
         """
         return read_saved(self._tools.read_saved(), kind, default, owner=self.event)
 
     def keep_line(self, line: str) -> None:
-        """Send a log line to the worker, which keeps it with this job as `EventContext.keep_line` does; return at once.
+        """Send a log line to the worker, which keeps it with this job as `EventContext.keep_line` does;
+        return at once.
 
-        The worker has the lines of an attempt before its end. They are there also if the process dies afterwards. After the end
-        of the attempt, as in a thread that the handler left behind, and in a fork, the call does nothing.
+        The worker has the lines of an attempt before its end. They are there also if the process dies
+        afterwards. After the end of the attempt, as in a thread that the handler left behind, and in a fork,
+        the call does nothing.
         """
         self._tools.keep_line(line)
 
     def progress(self, value: Any) -> None:
-        """Send the job's progress to the worker, which records it as `EventContext.progress` does; return at once.
+        """Send the job's progress to the worker, which records it as `EventContext.progress` does; return at
+        once.
 
-        The worker records the newest value that it has, one after the other. After the end of the attempt, as in a thread
-        that the handler left behind, the call does nothing. Raises PayloadError for a value that is no JSON value or over
-        16 KiB.
+        The worker records the newest value that it has, one after the other. After the end of the attempt, as
+        in a thread that the handler left behind, the call does nothing. Raises PayloadError for a value that
+        is no JSON value or over 16 KiB.
         """
         self._tools.tell(progress_text(value))
 
 
 def tools_of(context: ProcessContext) -> ProcessTools:
-    """Return what the worker does for a context, for systems on top of the event bus that have contexts of their own."""
+    """Return what the worker does for a context, for systems on top of the event bus that have contexts of
+    their own.
+    """
     return context._tools  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -19,7 +19,9 @@ __all__ = ["describe_event", "describe_job"]
 
 
 def describe_event(job: Job, text: str, *, event: str, group: str) -> JobFailure:
-    """Return what is told of a failed job of an event. `group` is empty for the default group; `text` is its error."""
+    """Return what is told of a failed job of an event. `group` is empty for the default group; `text` is its
+    error.
+    """
     message: EventMessage | None
     try:
         message = read_message(job)
@@ -32,7 +34,9 @@ def describe_event(job: Job, text: str, *, event: str, group: str) -> JobFailure
 
 
 def describe_job(job: Job, text: str) -> JobFailure:
-    """Return what is told of a failed job whose queue this worker does not serve, or whose consumer does not say."""
+    """Return what is told of a failed job whose queue this worker does not serve, or whose consumer does not
+    say.
+    """
     if job.queue.startswith(EVENT_QUEUES):
         base, group = split_group(job.queue)
         return describe_event(job, text, event=event_of(base), group=group)

@@ -3,8 +3,8 @@
     heard of -> looked up -> described -> each hook called, at most 16 at a time
                           -> dropped: it was cancelled just before, or ended by another worker
 
-The engine says what this worker has ended (`engine.failure_listener`). The desk calls the hooks beside the jobs, in tasks
-and threads of its own.
+The engine says what this worker has ended (`engine.failure_listener`). The desk calls the hooks beside the
+jobs, in tasks and threads of its own.
 
 What must always hold:
 - a hook is called for a job once in this process, and only after the server has recorded that the job failed;
@@ -12,16 +12,18 @@ What must always hold:
 - what waits here is bounded. Above 10,000 failures further ones are dropped, and the log says how many;
 - a stop waits for the hooks within the grace, and 2 s at least; what is left is cancelled, and the log says how many.
 
-Each failure is looked up once, because the answer to a settle says nothing of a cancel that came first, and because a
-settle that was sent twice is refused though the first one was recorded. One call looks up all that wait. If the server
-does not answer within 2 s, the hooks are called with what the worker knows.
+Each failure is looked up once, because the answer to a settle says nothing of a cancel that came first, and
+because a settle that was sent twice is refused though the first one was recorded. One call looks up all that
+wait. If the server does not answer within 2 s, the hooks are called with what the worker knows.
 
-Crash windows: `dies-before-failure-hook`: the process dies after the server has recorded the end, and before the hook ran
-or while it runs: it is not called again. `rescue-not-answered`: the answer of a rescue was lost, and the repeated call finds
-nothing: nobody knows which job it ended. In both the record of the job says that it failed.
+Crash windows: `dies-before-failure-hook`: the process dies after the server has recorded the end, and before
+the hook ran or while it runs: it is not called again. `rescue-not-answered`: the answer of a rescue was lost,
+and the repeated call finds nothing: nobody knows which job it ended. In both the record of the job says that
+it failed.
 
-Weighed: a hook that runs at least once needs a job or a mark for each failed job in the server, which costs those who use no
-hooks. Who needs that emits an event where the error is caught, or reads the list of failed jobs.
+Weighed: a hook that runs at least once needs a job or a mark for each failed job in the server, which costs
+those who use no hooks. Who needs that emits an event where the error is caught, or reads the list of failed
+jobs.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ class FailureDesk:
         *,
         grace: float,
     ) -> None:
-        """`consumers` say what is told of their jobs. `worker` is the id that stands in records, `grace` is in seconds."""
+        """`consumers` say what is told of their jobs. `worker` is the id that stands in records, `grace` is
+        in seconds.
+        """
         self._hooks = hooks
         self._store = store
         self._consumers = consumers
@@ -107,11 +111,15 @@ class FailureDesk:
         self._at_once = asyncio.Event()
 
     def note(self, job: Job, text: str, *, is_doubtful: bool = False) -> None:
-        """Hear of a job of this worker that failed with the error `text`; if it is doubtful, its record is to say so."""
+        """Hear of a job of this worker that failed with the error `text`; if it is doubtful, its record is to
+        say so.
+        """
         self._hear(_Heard(job.id, job, text, is_doubtful))
 
     def note_unseen(self, job_id: str) -> None:
-        """Hear of a job of which only the id is known: its lease ran out too often, or its record cannot be read."""
+        """Hear of a job of which only the id is known: its lease ran out too often, or its record cannot be
+        read.
+        """
         self._hear(_Heard(job_id))
 
     def _hear(self, heard: _Heard) -> None:
@@ -123,14 +131,18 @@ class FailureDesk:
             self._teller = asyncio.get_running_loop().create_task(self._tell_all(), name="failure hooks")
 
     def begin_stop(self, *, at_once: bool = False) -> None:
-        """Note that the worker stops: the grace counts from the first call on. `at_once` ends the wait for hooks."""
+        """Note that the worker stops: the grace counts from the first call on. `at_once` ends the wait for
+        hooks.
+        """
         if self._end is None:
             self._end = clock.monotonic() + self._grace
         if at_once:
             self._at_once.set()
 
     async def finish(self) -> None:
-        """Wait for the hooks until the grace is over, and 2 s at least; cancel what is left, and log how much that is."""
+        """Wait for the hooks until the grace is over, and 2 s at least; cancel what is left, and log how much
+        that is.
+        """
         try:
             if self._teller is not None or self._calls:
                 await self._finish()
@@ -203,10 +215,11 @@ class FailureDesk:
         return {look.job: look.state for look in looks}
 
     def _has_failed(self, job: Job, state: str) -> bool:
-        """Tell whether a job that its worker said to have failed ended so. `state` is what its record says now.
+        """Tell whether a job that its worker said to have failed ended so. `state` is what its record says
+        now.
 
-        It is `cancelled` if somebody had asked for that before. It is open if somebody runs it again by hand since, or if
-        it is a root that is to undo its tree first: only its consumer knows which.
+        It is `cancelled` if somebody had asked for that before. It is open if somebody runs it again by hand
+        since, or if it is a root that is to undo its tree first: only its consumer knows which.
         """
         if isinstance(self._consumers.get(job.queue), TellingConsumer):
             return state != "cancelled"
@@ -254,7 +267,9 @@ class FailureDesk:
         self._places.release()
 
     async def _call(self, hook: FailureHook, failure: JobFailure) -> None:
-        """Call a hook. What it emits belongs to the chain of the failed job, and its log events have the facts of that."""
+        """Call a hook. What it emits belongs to the chain of the failed job, and its log events have the
+        facts of that.
+        """
         enter(Ambient(failure.meta or None, failure.correlation_id, failure.job_id))
         facts = facts_of(failure)
         set_facts(facts)

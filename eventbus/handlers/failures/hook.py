@@ -41,7 +41,8 @@ class FailureHook(msgspec.Struct, frozen=True):
 
 
 def make_failure_hook(given: Any, *, owner: str = "provider", flows_only: bool = False) -> FailureHook:
-    """Return a function as a hook; a hook is returned as it is. `owner` names the object with the `failed`, in errors.
+    """Return a function as a hook; a hook is returned as it is. `owner` names the object with the `failed`,
+    in errors.
 
     Raises DefinitionError unless `given` is a function, async or not, that takes a JobFailure.
     """

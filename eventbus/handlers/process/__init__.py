@@ -1,1 +1,3 @@
-"""Handlers with `pool="process"`: how the other process finds them, the messages in between, and its program."""
+"""Handlers with `pool="process"`: how the other process finds them, the messages in between, and its
+program.
+"""

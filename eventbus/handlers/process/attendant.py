@@ -4,14 +4,17 @@
     log line of the process -> kept at once, before the next frame is read; no reply
     the process has asked whether it should end -> the attendant looks, and tells it the reason once
 
-What must always hold: what a process saves counts as if the handler had saved it here, so a worker that lost the lease saves
-nothing; the lines of an attempt are with the worker before its answer, because they come in the same channel; a process that has not asked hears of nothing, and is killed at once when its attempt is cancelled.
+What must always hold: what a process saves counts as if the handler had saved it here, so a worker that lost
+the lease saves nothing; the lines of an attempt are with the worker before its answer, because they come in
+the same channel; a process that has not asked hears of nothing, and is killed at once when its attempt is
+cancelled.
 
-Crash windows: `process-dies-in-call` (the save may be recorded, and the next attempt reads it), `worker-dies-in-call` (the
-process ends with it).
+Crash windows: `process-dies-in-call` (the save may be recorded, and the next attempt reads it),
+`worker-dies-in-call` (the process ends with it).
 
-Alternatives: to be told by the worker that it stops would need a list of attempts there. The attendant of a process that asked
-looks twenty times a second instead, which costs no call to the server; a cancellation it is told of at once.
+Alternatives: to be told by the worker that it stops would need a list of attempts there. The attendant of a
+process that asked looks twenty times a second instead, which costs no call to the server; a cancellation it
+is told of at once.
 """
 
 from __future__ import annotations

@@ -45,11 +45,13 @@ class ProcessCalls:
         errors_place: ImportPath | None = None,
         declared: Sequence[type[Exception]] = (),
     ) -> Any:
-        """Call `function(payload, ctx=ProcessContext)` in a process, and return what it returns, a JSON value.
+        """Call `function(payload, ctx=ProcessContext)` in a process, and return what it returns, a JSON
+        value.
 
-        `name` stands in records of errors. `own` does what the function asks its context for. `errors_place` is the import path of an
-        object with the attributes `errors` and `retry_on`: the errors that come back as themselves, `declared` here.
-        Cancelling kills the process. Raises those errors, HandlerError for any other one, and ProcessDied.
+        `name` stands in records of errors. `own` does what the function asks its context for. `errors_place`
+        is the import path of an object with the attributes `errors` and `retry_on`: the errors that come back
+        as themselves, `declared` here. Cancelling kills the process. Raises those errors, HandlerError for
+        any other one, and ProcessDied.
         """
         task = HandlerSpec(
             function=function,

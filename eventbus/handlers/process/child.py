@@ -152,7 +152,9 @@ class _Server:
         return False
 
     def note(self, logger: _Name, _: str, event: MutableMapping[str, Any]) -> str:
-        """Send a log event to the worker. This is structlog's last processor here; it always drops the event."""
+        """Send a log event to the worker. This is structlog's last processor here; it always drops
+        the event.
+        """
         level, text = event.pop("level", "info"), str(event.pop("event", ""))
         note = LogNote(logger.text, level, text, dict(event))
         if not self._is_ours():  # before the lock: in a fork, a thread that no longer exists may hold it
@@ -170,7 +172,9 @@ class _Server:
         return self._send_frame(pack(kind, self._number, _encode(message)))
 
     def _send_now(self, kind: bytes, number: int, message: bytes) -> bool:
-        """Send a frame of the request `number`; return False if that has ended, in a fork, and if the channel is gone."""
+        """Send a frame of the request `number`; return False if that has ended, in a fork, and if the channel
+        is gone.
+        """
         is_now = self._is_ours() and self._is_busy and number == self._number
         return is_now and self._send_frame(pack(kind, number, message))
 
@@ -197,7 +201,9 @@ class _Server:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
     def _become_a_fork(self) -> None:
-        """Close the channel in a fork of this process, and let signals end the fork as they end any program."""
+        """Close the channel in a fork of this process, and let signals end the fork as they end any
+        program.
+        """
         if _file_of(self._channel) == self._file:
             self._channel.close()
         for number, default in zip(_SIGNALS, (signal.default_int_handler, signal.SIG_DFL), strict=True):
@@ -306,7 +312,9 @@ def _flush() -> dict[str, str]:
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:
-    """End a fork that returned from its handler: as Python ends a program, but without this program's cleanup."""
+    """End a fork that returned from its handler: as Python ends a program, but without this program's
+    cleanup.
+    """
     code = 1
     try:
         if error is None:
@@ -323,7 +331,9 @@ def _end_fork(error: BaseException | None) -> NoReturn:
 
 
 def _write_to_stderr(note: LogNote) -> None:
-    """Write a line without Python's streams, whose locks may be held by a thread that the fork does not have."""
+    """Write a line without Python's streams, whose locks may be held by a thread that the fork does
+    not have.
+    """
     fields = "".join(f" {name}={value!r}" for name, value in note.fields.items())
     try:
         os.write(2, f"[{note.level}] {note.event}{fields}\n".encode(errors="backslashreplace"))

@@ -3,13 +3,15 @@
     process   call 1 (save) ->          call 2 (read) ->        call 3 (watches) ->
     worker                    reply 1 <-             reply 2 <-                reply 3 <-, ... stopping <-
 
-A call waits in the thread that made it; a log line alone is sent without a reply. Not here: the channel (`child`), and who serves the calls (`attendant`).
+A call waits in the thread that made it; a log line alone is sent without a reply. Not here: the channel
+(`child`), and who serves the calls (`attendant`).
 
-What must always hold: a call counts only while its attempt runs; it never blocks longer than that. A fork of the process calls
-nothing.
+What must always hold: a call counts only while its attempt runs; it never blocks longer than that. A fork of
+the process calls nothing.
 
-Alternatives: to send each change of the reason to each process would cost frames for handlers that never ask. So the first
-question says that this handler wants to hear of it; what comes later is there when it asks again.
+Alternatives: to send each change of the reason to each process would cost frames for handlers that never ask.
+So the first question says that this handler wants to hear of it; what comes later is there when it asks
+again.
 """
 
 from __future__ import annotations
@@ -55,12 +57,16 @@ class AttemptCalls:
             self._send(PROGRESS, self.number, progress.encode())
 
     def keep_line(self, line: str) -> None:
-        """Send a log line, cut here, so that a long one costs the worker little; do nothing after the end of the attempt."""
+        """Send a log line, cut here, so that a long one costs the worker little; do nothing after the end of
+        the attempt.
+        """
         if not self._has_ended:
             self._send(CALL, self.number, _encode(Call(next(self._places), line=cut_line(line))))
 
     def save(self, text: str) -> None:
-        """Have the worker keep a text for the next attempt, and return when the server has it. Raises StoreRefused, StoreError."""
+        """Have the worker keep a text for the next attempt, and return when the server has it. Raises
+        StoreRefused, StoreError.
+        """
         self._ask(Call(next(self._places), text=text), "nothing was saved")
 
     def read_saved(self) -> str | None:

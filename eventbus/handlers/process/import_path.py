@@ -71,8 +71,8 @@ def import_path_of_event(event: object, near: str, what: str) -> ImportPath:
 def import_path_of_object(wanted: object, near: str, what: str, *, why: str) -> ImportPath:
     """Return the import path of any object; search the module `near` first, then all others.
 
-    `what` describes the object in the error, and `why` says what the path is for. Raises DefinitionError if no module, and
-    no class at the top level of one, holds the object.
+    `what` describes the object in the error, and `why` says what the path is for. Raises DefinitionError if
+    no module, and no class at the top level of one, holds the object.
     """
     others = [name for name in sys.modules if name != near and name not in _MAIN]
     for module in (near, *others, "__main__"):

@@ -1,7 +1,7 @@
 """The relay of progress from another process: it records the newest value, one call after the other.
 
-What must always hold: nothing is recorded after the relay has ended, except by a call that was under way; a failure to
-record fails no handler, because the handler did not wait for it.
+What must always hold: nothing is recorded after the relay has ended, except by a call that was under way; a
+failure to record fails no handler, because the handler did not wait for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class ProgressRelay:
             task.cancel()
 
     def put(self, message: bytes) -> None:
-        """Record this value, in place of one that is not on its way yet. Raises UnicodeError if it is no text."""
+        """Record this value, in place of one that is not on its way yet. Raises UnicodeError if it is no
+        text.
+        """
         self._newest = message.decode()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="eventbus-progress")

@@ -1,10 +1,11 @@
-"""Histograms of durations: log2 buckets with one more bit, so that a bucket is no wider than half of where it begins.
+"""Histograms of durations: log2 buckets with one more bit, so that a bucket is no wider than half of where it
+begins.
 
     milliseconds  0  1  2  3  4-5  6-7  8-11  12-15  16-23 …  8,388,608 or more: 2.3 hours
     bucket        0  1  2  3  4    5    6     7      8     …  46
 
-What must always hold: a duration is at most 25 % away from the middle of its bucket, except in the first one and the last
-one; histograms of other times, queues and workers are added bucket by bucket.
+What must always hold: a duration is at most 25 % away from the middle of its bucket, except in the first one
+and the last one; histograms of other times, queues and workers are added bucket by bucket.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Histogram(msgspec.Struct, frozen=True):
     def percentile(self, percent: float) -> float | None:
         """Return the duration, in seconds, that so many percent of all do not exceed; None without any.
 
-        It is at most 25 % off, from 1 ms to 2 hours. What took less than 1 ms counts as 0. Raises ValueError for a
-        percentage that is not from 0 to 100.
+        It is at most 25 % off, from 1 ms to 2 hours. What took less than 1 ms counts as 0. Raises ValueError
+        for a percentage that is not from 0 to 100.
         """
         if not 0 <= percent <= 100:
             raise ValueError(f"expected percent to be from 0 to 100, got: {percent}")

@@ -32,8 +32,8 @@ class Windows(msgspec.Struct, frozen=True):
 def read_windows(name: str, value: object) -> Windows | None:
     """Return the windows that a setting names, such as "48h,90d"; None for None and "none".
 
-    Raises DefinitionError for anything else, also for a window by minute that is not from 1 hour to 7 days, and for one by
-    hour that is shorter than it or longer than 366 days.
+    Raises DefinitionError for anything else, also for a window by minute that is not from 1 hour to 7 days,
+    and for one by hour that is shorter than it or longer than 366 days.
     """
     if value is None or isinstance(value, Windows):
         return value

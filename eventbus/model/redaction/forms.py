@@ -1,7 +1,8 @@
 """The forms in which errors quote a value that is text in JSON.
 
-A value of JSON text may be bytes, a date, a duration or a UUID in the program, which prints it in another way. Its type is
-not known here, so the forms of all types are made whose JSON the text may be. What must hold: no text raises an error.
+A value of JSON text may be bytes, a date, a duration or a UUID in the program, which prints it in another
+way. Its type is not known here, so the forms of all types are made whose JSON the text may be. What must
+hold: no text raises an error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ __all__ = ["forms_of"]
 
 
 def forms_of(text: str) -> set[str]:
-    """Return the text as it is, and as `str`, `repr`, `isoformat` and JSON write what it may stand for. None is empty."""
+    """Return the text as it is, and as `str`, `repr`, `isoformat` and JSON write what it may stand for. None
+    is empty.
+    """
     found = {text, *_quoted(text)}
     for forms in (_of_bytes, _of_time, _of_duration, _of_uuid):
         try:

@@ -1,9 +1,10 @@
 """Where the sensitive values of a type are in its JSON: found in the annotations, once for each type.
 
-The marks travel with a job, in its message. So whoever reads the job can hide them without the program, from the moment
-at which the job is in the server, and no second record can be lost or come late. They are a graph, because types may
-contain themselves: node 0 is a sensitive value, node 1 the value itself; each node has, by the name of a field, the
-nodes that its value may be (several, for unions). `*` stands for each item of a list, and for each value of a dict.
+The marks travel with a job, in its message. So whoever reads the job can hide them without the program, from
+the moment at which the job is in the server, and no second record can be lost or come late. They are a graph,
+because types may contain themselves: node 0 is a sensitive value, node 1 the value itself; each node has, by
+the name of a field, the nodes that its value may be (several, for unions). `*` stands for each item of a
+list, and for each value of a dict.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _AROUND = ("Required", "NotRequired", "ReadOnly", "Final")
 def find_marks(type_: Any) -> Marks | None:
     """Return where a value of this type is sensitive; None where nothing is.
 
-    Where the value itself is sensitive, the marks have no node 1. An annotation that cannot be resolved marks nothing.
+    Where the value itself is sensitive, the marks have no node 1. An annotation that cannot be resolved marks
+    nothing.
     """
     if is_untyped(type_) or type_ is None:
         return None
@@ -46,7 +48,9 @@ def find_marks(type_: Any) -> Marks | None:
 
 
 def encode_marks(**types_: Any) -> bytes:
-    """Return the marks of several types as JSON, by what each of them is the type of; empty where nothing is sensitive."""
+    """Return the marks of several types as JSON, by what each of them is the type of; empty where nothing is
+    sensitive.
+    """
     found = {name: marks for name, type_ in types_.items() if (marks := find_marks(type_)) is not None}
     return msgspec.json.encode(found) if found else b""
 
@@ -106,7 +110,9 @@ def _is_marked(type_: Any) -> bool:
 
 
 def _inside(type_: Any) -> Any:
-    """Return the type within Annotated, an alias, a NewType, or what says how a field is there; None if that is all."""
+    """Return the type within Annotated, an alias, a NewType, or what says how a field is there; None if that
+    is all.
+    """
     if hasattr(type_, "__metadata__"):
         return type_.__origin__
     origin = typing.get_origin(type_)

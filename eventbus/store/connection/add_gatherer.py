@@ -5,12 +5,12 @@
                    -> late or given up: never sent from here
 
 The server takes about as long for a call of one emission as for fifteen more in it. Fifty emitters with a few
-emissions each would make fifty calls. Parts leave in the next step of the loop. While four calls are under way they
-wait for an answer, so that the next call fills, as in a send buffer. With a single store nothing is gathered: its
-calls go out at once.
+emissions each would make fifty calls. Parts leave in the next step of the loop. While four calls are under
+way they wait for an answer, so that the next call fills, as in a send buffer. With a single store nothing is
+gathered: its calls go out at once.
 
-Only the first try is shared. A part that has to be repeated, because the call was refused or its answer was lost,
-goes on in a call of its own, with its own deadline, by its own caller (`started_call`). Thus a slow or
+Only the first try is shared. A part that has to be repeated, because the call was refused or its answer was
+lost, goes on in a call of its own, with its own deadline, by its own caller (`started_call`). Thus a slow or
 impatient part changes nothing for the others, and each error says what may have happened to that part.
 
 What must always hold:
@@ -23,12 +23,12 @@ What must always hold:
 - parts are added to one call only if they ask for the same: the same emitter, rows of the same kind, and nothing
   different of the same queue.
 
-Crash windows are those of a single call (`send_buffer`): the rows of a part are added with the call or not at all.
-Repeats have the same ids, so a part that goes on alone changes nothing if the call was carried out.
+Crash windows are those of a single call (`send_buffer`): the rows of a part are added with the call or not at
+all. Repeats have the same ids, so a part that goes on alone changes nothing if the call was carried out.
 
 Rejected: one send buffer for all, because its bounds, its stop and its deadlines belong to one provider; the
-earliest deadline of all parts for the call, because an emission that has time would share the end of one that has
-not.
+earliest deadline of all parts for the call, because an emission that has time would share the end of one that
+has not.
 """
 
 from __future__ import annotations
@@ -190,7 +190,9 @@ class _GatheredCall:
         )
 
     def make_arguments(self) -> list[Any]:
-        """Return the arguments of the call: as those of one store, with the places of the queues in this call."""
+        """Return the arguments of the call: as those of one store, with the places of the queues in this
+        call.
+        """
         queues = [queue for _, queue in self._queues.values()]
         counts = (self._rows, 0) if self._is_plain else (0, self._rows)
         said = max(part.attendance for part in self.parts)  # the emitter's; one is enough for the call
@@ -250,7 +252,9 @@ class _GatheredCall:
                 part.call.go_alone()
 
     def _read_share(self, flat: list[Any], part: AddPart, first: int) -> list[Any]:
-        """Return the answer that the rows of `part`, the first of which is number `first`, would get alone."""
+        """Return the answer that the rows of `part`, the first of which is number `first`, would get
+        alone.
+        """
         share: list[Any] = [flat[0], *(flat[place] for place in self._places(part))]
         for at in range(1 + len(self._queues), len(flat), _VERDICT):
             if first <= flat[at] < first + part.count:

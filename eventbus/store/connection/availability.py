@@ -1,8 +1,9 @@
 """The availability of the server, as the providers of one uplink see it: its loss and its return are logged.
 
-All callers of a store and of its shares report to one `Availability`, so that an outage is logged once, however
-many providers, calls and connections it affects. A part that has its own connection (the reader of outcomes, the wake
-listener) notices the outage at its next call. The lease thread logs by itself that jobs are at risk.
+All callers of a store and of its shares report to one `Availability`, so that an outage is logged once,
+however many providers, calls and connections it affects. A part that has its own connection (the reader of
+outcomes, the wake listener) notices the outage at its next call. The lease thread logs by itself that jobs
+are at risk.
 
     available -> lost (the first repeat of a call failed too, or its first try took longer than
                        `retrying._BLINK`) -> available

@@ -147,7 +147,8 @@ class Channel:
             await asyncio.wait([self._stay])
 
     def begin_opening(self) -> asyncio.Task[None]:
-        """Return the task that opens the connection, one for all callers. Raises StoreUnavailable once closed.
+        """Return the task that opens the connection, one for all callers. Raises StoreUnavailable once
+        closed.
 
         A caller that stops waiting must not cancel it.
         """

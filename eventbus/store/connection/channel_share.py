@@ -10,8 +10,8 @@ What must always hold:
 - the end of a share ends its own calls at once, also those that wait for the connection, and no others;
 - an answer that comes after the end of its share reaches nobody, and the answers behind it reach their calls.
 
-`drop` gives up the connection for all shares. Callers drop a connection whose server became read-only, which is
-true for all of them; each repeats its calls as after any loss.
+`drop` gives up the connection for all shares. Callers drop a connection whose server became read-only, which
+is true for all of them; each repeats its calls as after any loss.
 
 Rejected: a connection that one provider owns and others borrow. The others would lose it with its owner.
 """

@@ -155,7 +155,8 @@ def _refused(code: str, text: str, address: str) -> StoreRefused:
 def _introduction() -> dict[str, Any]:
     """Return the options by which `CLIENT LIST` names us and our version beside redis-py, as its `lib-name`.
 
-    Made once: redis-py reads the metadata of its own package for each connection otherwise, which takes a millisecond.
+    Made once: redis-py reads the metadata of its own package for each connection otherwise, which takes a
+    millisecond.
     """
     info: Any = getattr(redis, "DriverInfo", None)
     if info is None:  # before redis-py 7.1

@@ -3,24 +3,26 @@
     used -- the server or the rights of the user refuse them --> unused (for the life of the connection)
          -- the library cannot be loaded now ----------------> resting (`_REST`) --> used
 
-A call that is not `used` is sent by its digest. So nobody notices what is refused here: a server before Redis 7.0, one
-that forbids functions, a user without `fcall` or `function|load`, a server that is full or cannot save. It is a line of
-debug in the log. With `scripting="functions"` a refusal is raised.
+A call that is not `used` is sent by its digest. So nobody notices what is refused here: a server before Redis
+7.0, one that forbids functions, a user without `fcall` or `function|load`, a server that is full or cannot
+save. It is a line of debug in the log. With `scripting="functions"` a refusal is raised.
 
-What must always hold: a caller that loads gets the library or an error of its own; several callers at once load it
-once; and no call waits here longer than for its own deadline.
+What must always hold: a caller that loads gets the library or an error of its own; several callers at once
+load it once; and no call waits here longer than for its own deadline.
 
 Crash windows:
     library-lost        the server came back empty, or somebody flushed or deleted the library. A call is refused, and
-                        the library is loaded again. A server that restarts or fails over keeps it, as it keeps keys
+                        the library is loaded again. A server that restarts or fails over keeps it, as it
+                        keeps keys
     loaded-by-another   the server says that it has the library: that is as good
     load-not-answered   the connection is lost: the call goes on as after any loss, and asks for its function again
 
-A library stays in the server when its release is gone. Whoever loads one and finds more than `_MOST` of them removes all
-others, in whatever release they belong: a release that lives gets its own back by its next call. So at most that many
-pile up; and as long as fewer releases live side by side none takes the library of another one away. Rejected: a list of
-who uses which library, with a time for each. It would be right to the day, and a write of each worker for ever. Without
-the rights `function|list` and `function|delete` nothing is removed.
+A library stays in the server when its release is gone. Whoever loads one and finds more than `_MOST` of them
+removes all others, in whatever release they belong: a release that lives gets its own back by its next call.
+So at most that many pile up; and as long as fewer releases live side by side none takes the library of
+another one away. Rejected: a list of who uses which library, with a time for each. It would be right to the
+day, and a write of each worker for ever. Without the rights `function|list` and `function|delete` nothing is
+removed.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ class Functions:
             _log.debug("scripts run without functions", address=self._channel.address, error=str(error))
 
     async def load(self, *, deadline: float | None) -> None:
-        """Load the library, unless another call does so meanwhile. Raises StoreRefused or StoreUnavailable."""
+        """Load the library, unless another call does so meanwhile. Raises StoreRefused or
+        StoreUnavailable.
+        """
         loads = self.loads
         left = None if deadline is None else deadline - clock.monotonic()
         try:

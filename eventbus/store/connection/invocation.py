@@ -5,7 +5,8 @@
     SOURCE     with its text (`EVAL`), which the server keeps from then on
     PLAIN      a command, which has no other form
 
-What must always hold: a script does the same in each form. `repeat_policy` says when a call goes on in another one.
+What must always hold: a script does the same in each form. `repeat_policy` says when a call goes on in
+another one.
 """
 
 from __future__ import annotations

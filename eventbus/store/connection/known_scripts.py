@@ -1,8 +1,9 @@
-"""What the callers of one connection believe that the server knows of the scripts, so that a loss is logged once.
+"""What the callers of one connection believe that the server knows of the scripts, so that a loss is logged
+once.
 
-A server forgets all its scripts at once: it was flushed, or came back empty. Each call that meets this sends its script
-again. What must always hold: a loss is logged once, however many calls and callers meet it; a loss that an outage
-explains is not logged, because the outage is.
+A server forgets all its scripts at once: it was flushed, or came back empty. Each call that meets this sends
+its script again. What must always hold: a loss is logged once, however many calls and callers meet it; a loss
+that an outage explains is not logged, because the outage is.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class KnownScripts:
         self._names: set[str] = set()
         """Names and digests, since the last loss."""
         self.losses: int = 0
-        """How often the server was found to have lost its scripts. A call that was sent before the last time says
-        nothing about the time since."""
+        """How often the server was found to have lost its scripts. A call that was sent before the last time
+        says nothing about the time since."""
 
     def note_answer(self, invocation: Invocation) -> None:
         """Record that the server has carried out a call."""

@@ -6,7 +6,8 @@
     DIGEST   -- not known --------------------> SOURCE
 
 A server refuses a function before it begins for what a script would be refused for at its first write at the earliest:
-it is full, a replica, cannot save, or has too few replicas. Then the script decides, which may find nothing to write.
+it is full, a replica, cannot save, or has too few replicas. Then the script decides, which may find nothing
+to write.
 
 A pure function: nothing here sends, waits, logs or asks for the time, so that every case has a test
 without a server. Not here: the effects of a failed try on others (the server is away, its primary
@@ -91,9 +92,9 @@ def decide(
 ) -> Decision:
     """Return the next step for a call whose last try ended with `error`.
 
-    `deadline` and `now` are monotonic seconds, `pause` the seconds that a Wait would take; `form` is how the call
-    was sent; `may_load` tells whether the library was not loaded for it since the last pause; `is_closed` tells
-    whether this side closed the channel.
+    `deadline` and `now` are monotonic seconds, `pause` the seconds that a Wait would take; `form` is how the
+    call was sent; `may_load` tells whether the library was not loaded for it since the last pause;
+    `is_closed` tells whether this side closed the channel.
     """
     if may_load and form is Form.FUNCTION and isinstance(error, StoreRefused) and error.code == "NOFUNCTION":
         return LoadLibrary()

@@ -62,7 +62,9 @@ _TOUCH_SECONDS = 600  # the key goes by itself once nobody writes it any more
 
 
 class NoReplica(StoreUnavailable):
-    """No replica acknowledged in time: of this call, which the server answered (`sent`), or of one before it."""
+    """No replica acknowledged in time: of this call, which the server answered (`sent`), or of one
+    before it.
+    """
 
 
 class ReplicatedChannel:
@@ -126,7 +128,8 @@ class ReplicatedChannel:
         took = clock.monotonic() - began
         refused = next((answer for answer in others if isinstance(answer, StoreError)), None)
         if isinstance(refused, StoreUnavailable):
-            # The connection was lost behind the call: nothing is known of replicas, and the call may have been carried out.
+            # The connection was lost behind the call: nothing is known of replicas, and the call may have
+            # been carried out.
             raise StoreUnavailable(str(refused), address=self.address, sent=True) from refused
         if refused is None and others[-1] >= 1:
             self._wait = min(max(_FIRST_WAIT, 4 * took), _LAST_WAIT)

@@ -10,8 +10,8 @@ There are two ways to call. `script` and `command` are awaited. `start` writes a
                              -- OpenShard --> sent again after a pause, behind a call that opens the shard
                              -- GiveUp -----> raised
 
-Only this module deals with `NOSCRIPT`, functions that are not known, `LOADING`, `READONLY` and similar refusals, and with lost
-connections, restarts and failovers.
+Only this module deals with `NOSCRIPT`, functions that are not known, `LOADING`, `READONLY` and similar
+refusals, and with lost connections, restarts and failovers.
 
 What must always hold:
 - a call ends once: with its reply, with a refusal that would stay the same, at its deadline, when
@@ -142,7 +142,8 @@ class RetryingCaller:
             raise
 
     async def _name_right(self, deadline: float | None) -> None:
-        """Raise the refusal of the first write of a script, as a command of its own, where it is what the user may not do.
+        """Raise the refusal of the first write of a script, as a command of its own, where it is what the
+        user may not do.
 
         Some servers do not say which command of a script they refused. They do say it of a command.
         """
@@ -174,7 +175,8 @@ class RetryingCaller:
         read: Callable[[Any], Any],
         number: int = 0,
     ) -> StartedCall:
-        """Return a call whose first try is part of a call of others. It is sent, and then watched, by the caller.
+        """Return a call whose first try is part of a call of others. It is sent, and then watched, by the
+        caller.
 
         `make` returns its arguments, if it has to go on alone.
         """
@@ -406,7 +408,8 @@ class RetryingCaller:
 
 def _is_away(error: StoreError) -> bool:
     """Return whether the server did not answer, or cannot carry out anything now."""
-    # What was sent before a replica was missed was answered. Who got no turn to send knows nothing of the server.
+    # What was sent before a replica was missed was answered. Who got no turn to send knows nothing of the
+    # server.
     has_answered = isinstance(error, NoReplica) and error.sent
     return is_transient(error) and not has_answered
 

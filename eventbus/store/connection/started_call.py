@@ -3,10 +3,11 @@
     sent -- reply --> result
          -- error, or late --> a task goes on with it (`RetryingCaller.repeat_after`)
 
-Its first try may be a part of a call that several share (`add_gatherer`). Whatever follows is its own: so only
-a call that has to go on alone makes its invocation.
+Its first try may be a part of a call that several share (`add_gatherer`). Whatever follows is its own: so
+only a call that has to go on alone makes its invocation.
 
-What must always hold: the result ends once. A call that is late goes on in its task, as one whose answer was lost.
+What must always hold: the result ends once. A call that is late goes on in its task, as one whose answer was
+lost.
 """
 
 from __future__ import annotations

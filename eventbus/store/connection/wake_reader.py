@@ -36,8 +36,8 @@ class WakeReader:
     ) -> None:
         """The reader has a connection of its own, because a blocked read would hold up other calls.
 
-        What cannot wait for a blocked read is asked over the connection `beside` it. The last four are keys of the
-        server; `held` has what the worker holds.
+        What cannot wait for a blocked read is asked over the connection `beside` it. The last four are keys
+        of the server; `held` has what the worker holds.
         """
         self._channel = Channel(connector, name=name, answer_timeout=_BLOCK + _BLOCK_PATIENCE)
         self._beside = beside
@@ -46,7 +46,9 @@ class WakeReader:
         self._due = due
         self._held = held
         self._unconfirmed: set[str] = set()
-        """What was confirmed on a connection that was lost before the answer; confirmed again before the next read."""
+        """What was confirmed on a connection that was lost before the answer; confirmed again before the next
+        read.
+        """
 
     async def wait(self, seconds: float) -> tuple[str, str] | None:
         """Wait for a wake or a message, at most `seconds` and at most 4 s.
@@ -71,11 +73,13 @@ class WakeReader:
     def confirm(
         self, worker: str, job: str, on_answer: Callable[[bool], None], *, is_running: bool = True
     ) -> None:
-        """Tell the server that the worker has a job that was handed to it (`handing.lua`); nobody waits for that.
+        """Tell the server that the worker has a job that was handed to it (`handing.lua`); nobody waits for
+        that.
 
         Call it as soon as the message is read, and before the next read. `on_answer` gets whether the worker
         has the job: False if the server has given it back. It is not called if the connection is lost; a job
-        that `is_running` is confirmed again then. The server gives back any other, because its worker lets it go.
+        that `is_running` is confirmed again then. The server gives back any other, because its worker lets it
+        go.
         """
         entry = f"hand:{worker}/{job}"
 
@@ -87,7 +91,8 @@ class WakeReader:
             if removed:
                 on_answer(True)
                 return
-            # It was given back, or a renewal or the worker's leave has confirmed it before. The hold tells which.
+            # It was given back, or a renewal or the worker's leave has confirmed it before. The hold tells
+            # which.
             held = _Answer(lambda hold: on_answer(_has_token(hold, f"{worker}:h")), _leave_it)
             self._beside.send(("HGET", self._held, job), held)
 

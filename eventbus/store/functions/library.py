@@ -1,7 +1,8 @@
 """The library of server functions: all scripts and their parts in one text, which the server loads once.
 
-A server makes each function of a script anew in each call of it. It makes those of a library when it loads the
-library, so a call (`FCALL`) costs only what it does. Servers have libraries since Redis 7.0 and Valkey 7.2.
+A server makes each function of a script anew in each call of it. It makes those of a library when it loads
+the library, so a call (`FCALL`) costs only what it does. Servers have libraries since Redis 7.0 and Valkey
+7.2.
 
     unknown -> loaded (`FUNCTION LOAD`) -> made (the first call sets constants) -> called, again and again
 
@@ -12,10 +13,11 @@ What must always hold:
   in the order in which the script would make it (`part_sections` tells state from constants);
 - names carry the digest of the text, so that releases live side by side in one server;
 - a full server begins what frees it, and refuses what fills it. A script is let through or refused by its first
-  write. The server asks a function's flags instead, before it begins: `allow-oom` where the first write of the script
-  is one that a full server allows, `no-writes` where there is none, and nothing where that write is refused. What is
-  refused before it begins is sent as a script then, so that it may still find that it has nothing to write. So does a
-  replica refuse all but `no-writes`. No other flag is wanted: a replica that has lost its primary refuses a script, too.
+  write. The server asks a function's flags instead, before it begins: `allow-oom` where the first write of
+  the script is one that a full server allows, `no-writes` where there is none, and nothing where that write
+  is refused. What is refused before it begins is sent as a script then, so that it may still find that it has
+  nothing to write. So does a replica refuse all but `no-writes`. No other flag is wanted: a replica that has
+  lost its primary refuses a script, too.
 
 Crash windows:
     library-lost         the server came back empty, or somebody flushed its functions: it refuses the call, and gets the
@@ -23,10 +25,11 @@ Crash windows:
     ended-with-an-error  the state of the call stays as it was until the next call sets it anew
     ended-while-making   the constants are made again by the next call
 
-Measured with Redis 7.0: one library of all takes 4 ms to load and 0.5 MB. A library for each script would take 23 ms in
-all and 1.3 MB, as the scripts by themselves do, for each has its own copy of the parts. The table of each part is a
-local of the library, of which Lua allows 200; a test says so in time. The server finds the names
-that it gives to a function (`string`, `redis`) by a slow way, so each block takes those that it uses by a local.
+Measured with Redis 7.0: one library of all takes 4 ms to load and 0.5 MB. A library for each script would
+take 23 ms in all and 1.3 MB, as the scripts by themselves do, for each has its own copy of the parts. The
+table of each part is a local of the library, of which Lua allows 200; a test says so in time. The server
+finds the names that it gives to a function (`string`, `redis`) by a slow way, so each block takes those that
+it uses by a local.
 """
 
 from __future__ import annotations

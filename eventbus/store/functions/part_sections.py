@@ -1,19 +1,20 @@
-"""The sections of a part of scripts: what a library makes when it is loaded, at its first call, and in each call.
+"""The sections of a part of scripts: what a library makes when it is loaded, at its first call, and in each
+call.
 
-A script makes all that its parts are anew in each call. A library makes the functions of a part once, when the server
-loads it. So the other statements of the part must be told from them:
+A script makes all that its parts are anew in each call. A library makes the functions of a part once, when
+the server loads it. So the other statements of the part must be told from them:
 
     loaded      functions, the table that they are fields of (`lines = {}`), and the declarations of all other names
     constants   names in capitals whose value has only constants in it, such fields of the table (`plain.SMALL`, or
-                `book = { PAUSED = 1 }`), and loops that fill either: set by the first call. While a library loads the
-                server has nothing of Lua but its grammar, so even `string.gmatch` must wait
+                `book = { PAUSED = 1 }`), and loops that fill either: set by the first call. While a library
+                loads the server has nothing of Lua but its grammar, so even `string.gmatch` must wait
     state       all else, also the other fields of the table (`lines.unlisted = {}`): it is set anew by each call that
                 takes the part in, in the place where the call does so
 
-What must always hold: what is not known to be a constant is state. So a part that somebody adds a variable to keeps
-nothing of one call for the next, and neither does a call that ended with an error, for the next one sets it again.
-Nobody changes a constant; a test reads all functions for that. Statements stand in the first column, and what belongs
-to them is indented, or begins with what closes it.
+What must always hold: what is not known to be a constant is state. So a part that somebody adds a variable to
+keeps nothing of one call for the next, and neither does a call that ended with an error, for the next one
+sets it again. Nobody changes a constant; a test reads all functions for that. Statements stand in the first
+column, and what belongs to them is indented, or begins with what closes it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The history of queues in the store: workers add to it, and anybody reads it.
 
-`Store.history` is one of these. Not here: what the codes of counts mean for people (`admin.history`), and how a cell is
-written (`store/lua/lib/cells.lua`).
+`Store.history` is one of these. Not here: what the codes of counts mean for people (`admin.history`), and how
+a cell is written (`store/lua/lib/cells.lua`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ __all__ = [
 COMPLETED, FAILED, RETRIED, CANCELLED, STALLED, EXPIRED = 1, 2, 3, 4, 5, 6
 WAITING, OLDEST = 7, 8
 WAITS, RUNS = 16, 64
-"""The codes of a cell (`cells.lua`): how many jobs ended how; the gauges; the first bucket of each histogram."""
+"""The codes of a cell (`cells.lua`): how many jobs ended how; the gauges; the first bucket of each
+histogram.
+"""
 
 Span: TypeAlias = Literal["minutes", "hours"]
 
@@ -42,7 +44,9 @@ _CHUNKS = 4
 
 
 class TallyRow(NamedTuple):
-    """What a worker tells of one queue: its gauges, `''` if it did not look, and how many `CountRow` belong to it."""
+    """What a worker tells of one queue: its gauges, `''` if it did not look, and how many `CountRow` belong
+    to it.
+    """
 
     queue: str
     waiting: int | str
@@ -58,7 +62,9 @@ class CountRow(NamedTuple):
 
 
 class QueueTally(NamedTuple):
-    """What a worker counted of one queue, by code. `waiting`, and `oldest` in ms, are `''` if it did not look."""
+    """What a worker counted of one queue, by code. `waiting`, and `oldest` in ms, are `''` if it did not
+    look.
+    """
 
     queue: str
     waiting: int | str
@@ -83,9 +89,11 @@ class HistoryStore:
         deadline: float | None = None,
         now: int | str = "",
     ) -> str:
-        """Add what a worker counted. `number` must rise from call to call of the worker; the same call again adds nothing.
+        """Add what a worker counted. `number` must rise from call to call of the worker; the same call again
+        adds nothing.
 
-        Return `added`, or `known` for a number that came before. The two times say how long minutes and hours are kept.
+        Return `added`, or `known` for a number that came before. The two times say how long minutes and hours
+        are kept.
         """
         arguments: list[Any] = [now, worker, number, minutes_ms, hours_ms, len(tallies)]
         for queue, waiting, oldest, counts in tallies:
@@ -97,10 +105,11 @@ class HistoryStore:
     async def look(
         self, queue: str, span: Span, count: int, *, deadline: float | None = None, now: int | str = ""
     ) -> tuple[int, dict[int, dict[int, int]]]:
-        """Return the server's time in ms, and the newest cells of a queue: for so many minutes or hours, at least.
+        """Return the server's time in ms, and the newest cells of a queue: for so many minutes or hours, at
+        least.
 
-        A cell stands under the number of its minute or hour since the Unix epoch, and has its counts by code. One in
-        which nothing was counted is not there.
+        A cell stands under the number of its minute or hour since the Unix epoch, and has its counts by code.
+        One in which nothing was counted is not there.
         """
         width = 60 if span == "minutes" else 24
         left = -(-count // width) + 1  # the last chunk is not whole

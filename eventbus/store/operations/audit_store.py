@@ -1,4 +1,5 @@
-"""The audit in the store: a stream of who did what, and one of who was refused; each has the newest of 90 days.
+"""The audit in the store: a stream of who did what, and one of who was refused; each has the newest of 90
+days.
 
 They are apart, so that refusals, which anybody can cause, push no action out. Older releases wrote refusals
 among the actions; these are read as they stand.
@@ -45,7 +46,9 @@ class AuditStore:
         deadline: float | None = None,
         now: int | str = "",
     ) -> str:
-        """Append an entry, in the place of the one with the id `replaced`. Return its id; `''` if that was replaced before."""
+        """Append an entry, in the place of the one with the id `replaced`. Return its id; `''` if that was
+        replaced before.
+        """
         flat = list(chain.from_iterable(fields.items()))
         return await self._caller.script("audit", [now, replaced, flat], deadline=deadline)
 

@@ -24,13 +24,14 @@ _DAMAGED: dict[str, str] = {"": ""}
 class OperationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One operation, as it is kept.
 
-    `action` is done to the jobs of `queue` in the state `of`: to those with the error `error`, if there is one, that ended, or for
-    open ones were added, up to `before` (ms). If there are `jobs` (a JSON list of ids), it is done to those instead. `total` is
-    how many there were at the beginning, or -1. `state` is running, completed, failed or stopped, with `problem` for a failed one.
+    `action` is done to the jobs of `queue` in the state `of`: to those with the error `error`, if there is
+    one, that ended, or for open ones were added, up to `before` (ms). If there are `jobs` (a JSON list of
+    ids), it is done to those instead. `total` is how many there were at the beginning, or -1. `state` is
+    running, completed, failed or stopped, with `problem` for a failed one.
 
-    `done` and `failed` are how many jobs it was done to, and how many did not allow it. `number`, `batch` (a JSON list of
-    ids) and `cursor` are the last jobs that its runner took up, and where it goes on behind them. `tries` is how many
-    runners in a row came to nothing.
+    `done` and `failed` are how many jobs it was done to, and how many did not allow it. `number`, `batch` (a
+    JSON list of ids) and `cursor` are the last jobs that its runner took up, and where it goes on behind
+    them. `tries` is how many runners in a row came to nothing.
     """
 
     id: str
@@ -67,13 +68,16 @@ class OperationStore:
     async def begin(
         self, record: OperationRecord, *, deadline: float | None = None, now: int | str = ""
     ) -> bool:
-        """Keep an operation, for a runner to take. Return False if there is one of that id, which is left as it is."""
+        """Keep an operation, for a runner to take. Return False if there is one of that id, which is left as
+        it is.
+        """
         written = ("action", "queue", "of", "error", "before", "jobs", "by", "reason", "total")
         fields = {name: getattr(record, name) for name in written}
         return await self._call("begin", record.id, fields=fields, deadline=deadline, now=now) == "begun"
 
     async def take(self, token: str, *, lease_ms: int, now: int | str = "") -> OperationRecord | None:
-        """Take an operation that nobody works at, until its lease ends; None if there is none. `token` is fresh.
+        """Take an operation that nobody works at, until its lease ends; None if there is none. `token` is
+        fresh.
 
         One that is stopped is taken, too, while the jobs that its lost runner took up last are not counted.
         """
@@ -88,10 +92,11 @@ class OperationStore:
         ending: str = "",
         now: int | str = "",
     ) -> str:
-        """Keep how far an operation is, and let its lease begin anew; `ending` is the state in which it ends now.
+        """Keep how far an operation is, and let its lease begin anew; `ending` is the state in which it ends
+        now.
 
-        Return `running`, the state in which it has ended, or `lost` if another runner has taken it. The jobs that follow are
-        kept only while it runs.
+        Return `running`, the state in which it has ended, or `lost` if another runner has taken it. The jobs
+        that follow are kept only while it runs.
         """
         fields: dict[str, Any] = {"done": record.done, "failed": record.failed}
         if ending == "failed":

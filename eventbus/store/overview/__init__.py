@@ -1,1 +1,3 @@
-"""What the server knows of all queues and all workers, and what is done to many jobs at once, for people who look."""
+"""What the server knows of all queues and all workers, and what is done to many jobs at once, for people who
+look.
+"""

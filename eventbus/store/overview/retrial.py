@@ -1,7 +1,7 @@
 """Jobs that run again or go because somebody says so, some in each call.
 
-`ControlStore.retrials` is one of these. A call names itself, so that a repeat of it is answered as before; see
-`retry.lua` and `remove.lua`.
+`ControlStore.retrials` is one of these. A call names itself, so that a repeat of it is answered as before;
+see `retry.lua` and `remove.lua`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class RetrialStore:
         """Let jobs in these states (`failed`, `cancelled`, `completed`) wait again; at most `MOST_AT_ONCE`.
         Return one word for each, in order.
 
-        `retried`; `key` if its key stands for another job; `ungrouped`; `damaged`; `member` or `root` of a tree; `unknown`;
-        or its state, which is none of those asked for. `call` is fresh for each request; tests give it.
+        `retried`; `key` if its key stands for another job; `ungrouped`; `damaged`; `member` or `root` of a
+        tree; `unknown`; or its state, which is none of those asked for. `call` is fresh for each request;
+        tests give it.
         """
         arguments: list[Any] = [now, call or secrets.token_hex(8), states, len(jobs), *jobs]
         return await self._caller.script("retry", arguments, deadline=deadline)
@@ -53,10 +54,11 @@ class RetrialStore:
         deadline: float | None = None,
         now: int | str = "",
     ) -> list[str]:
-        """Remove jobs in these states, and trees if `root` is one of them; at most `MOST_AT_ONCE`. Return one word for each, in order.
+        """Remove jobs in these states, and trees if `root` is one of them; at most `MOST_AT_ONCE`. Return one
+        word for each, in order.
 
-        `removed`; `active`; `member` or `root` of a tree; `unknown`; or its state, which is none of those asked for. `text`
-        is the outcome that whoever awaits an open job hears.
+        `removed`; `active`; `member` or `root` of a tree; `unknown`; or its state, which is none of those
+        asked for. `text` is the outcome that whoever awaits an open job hears.
         """
         arguments: list[Any] = [now, key_ttl_ms, call or secrets.token_hex(8), text, states, len(jobs), *jobs]
         return await self._caller.script("remove", arguments, deadline=deadline)

@@ -1,7 +1,7 @@
 """The roster: all queues and all workers that a server knows, and how many jobs are where. It writes nothing.
 
-`QueryStore.roster` is one of these. What must hold: no call looks at more than a bounded number of queues, workers or
-jobs, and none walks the jobs of a queue to count them.
+`QueryStore.roster` is one of these. What must hold: no call looks at more than a bounded number of queues,
+workers or jobs, and none walks the jobs of a queue to count them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ ALIVE = 20_000
 
 
 class EndedCounts(NamedTuple):
-    """How many jobs of a queue ended in each way and are kept, and how many of them ended in a minute, lately."""
+    """How many jobs of a queue ended in each way and are kept, and how many of them ended in a minute,
+    lately.
+    """
 
     completed: int
     failed: int
@@ -74,7 +76,9 @@ class RosterStore:
         return sorted(names)
 
     async def group_queues(self, *, deadline: float | None = None) -> list[str]:
-        """Return the queues of all groups. The calls are sent together, so that many events with groups are no long way."""
+        """Return the queues of all groups. The calls are sent together, so that many events with groups are
+        no long way.
+        """
         grouped = self._keys.shard_key("grouped")
         bases: list[str] = await self._caller.look("SMEMBERS", grouped, missing=[], deadline=deadline)
         groups = await asyncio.gather(

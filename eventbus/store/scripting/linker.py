@@ -5,8 +5,8 @@ A part is a file `lua/lib/NAME.lua`. Its first lines say what it needs and what 
     --needs shard placing        the parts whose tables it uses
     --exports endings            its table, named after it, if others may use anything of it
 
-All that others may use is a field of that table (`endings.write`); all else in the file is its own. So a part costs one
-of the 200 locals that Lua allows, however much it offers.
+All that others may use is a field of that table (`endings.write`); all else in the file is its own. So a part
+costs one of the 200 locals that Lua allows, however much it offers.
 
 A script takes parts in where it says so, with all that they need, each part once:
 
@@ -14,16 +14,17 @@ A script takes parts in where it says so, with all that they need, each part onc
     --defer load_trees: trees telling    in a function `load_trees`, which makes their functions when it is called
 
 A script pays for each function that it makes, whether it calls it or not, so what few calls need is deferred,
-or included in a block that few calls enter. What such a block includes is known in that block alone. The lines of
-`--defer` stand behind the first `--include`; one that needs parts of an earlier one makes these first.
+or included in a block that few calls enter. What such a block includes is known in that block alone. The
+lines of `--defer` stand behind the first `--include`; one that needs parts of an earlier one makes these
+first.
 
 What must always hold: parts stand behind those that they need, and each is a block of its own, so that only
-tables count towards the locals. The tables of one directive are declared before its parts. So two parts may call each
-other.
+tables count towards the locals. The tables of one directive are declared before its parts. So two parts may
+call each other.
 
-The same files make a library of server functions, which makes no function anew. There a part's table and whatever has
-a name in capitals is set once; any other variable or field of a part is set anew by each call that takes the part in
-(`functions.part_sections`).
+The same files make a library of server functions, which makes no function anew. There a part's table and
+whatever has a name in capitals is set once; any other variable or field of a part is set anew by each call
+that takes the part in (`functions.part_sections`).
 """
 
 from __future__ import annotations
@@ -86,11 +87,15 @@ class _Linker:
         self._read = read
         self._place = place
         self._included: list[tuple[int, str]] = []
-        """The parts that are known where the linker is: the depth of the block that includes them, and the name."""
+        """The parts that are known where the linker is: the depth of the block that includes them, and the
+        name.
+        """
         directives = [match for line in self._lines if (match := _DIRECTIVE.fullmatch(line))]
         taken = {part.name for each in directives if not (each[1] or each[2]) for part in self.find(each[3])}
         self._deferred: dict[str, list[Part]] = {}
-        """The function that makes them -> the parts that it makes, without those that an earlier one makes."""
+        """The function that makes them -> the parts that it makes, without those that an earlier one
+        makes.
+        """
         for each in directives:
             if each[2]:
                 self._deferred[each[2]] = [part for part in self.find(each[3]) if part.name not in taken]
@@ -101,7 +106,9 @@ class _Linker:
         return "".join(self._link_line(line) for line in self._lines)
 
     def find(self, names: str) -> list[Part]:
-        """Return the named parts and all that they need; each behind those that it needs, except in a circle."""
+        """Return the named parts and all that they need; each behind those that it needs, except in a
+        circle.
+        """
         found: dict[str, Part] = {}
         entered: set[str] = set()
 

@@ -23,7 +23,8 @@ __all__ = ["AddRows", "Append", "flatten_appends", "join_arguments", "read_added
 class AddRows:
     """The rows of one add, as one flat list of their values: so no row needs an object, and the call no copy.
 
-    A call has rows of one kind only (see `add.lua`). They are of the short kind, `PlainRow`, until one asks for more.
+    A call has rows of one kind only (see `add.lua`). They are of the short kind, `PlainRow`, until one asks
+    for more.
     """
 
     __slots__ = ("fields", "is_plain", "timeouts", "width")
@@ -104,7 +105,9 @@ def join_arguments(head: tuple[Any, ...], queues: Sequence[AddQueue], rows: AddR
 
 
 def read_added(queues: int, flat: list[Any]) -> AddAnswer:
-    """Read the answer of `add.lua`: the server's time, the widths of the queues, then five values for each verdict."""
+    """Read the answer of `add.lua`: the server's time, the widths of the queues, then five values for each
+    verdict.
+    """
     first = 1 + queues
     return AddAnswer(flat[1:first], [AddVerdict(*flat[i : i + 5]) for i in range(first, len(flat), 5)])
 
@@ -139,7 +142,9 @@ class Append(NamedTuple):
 
 
 def flatten_appends(appends: Sequence[Append]) -> list[Any]:
-    """Return the arguments of appends: an `AppendRow` for each, then of all of them the live texts, the signals, the entries."""
+    """Return the arguments of appends: an `AppendRow` for each, then of all of them the live texts, the
+    signals, the entries.
+    """
     flat: list[Any] = []
     for each in appends:
         flat += (each.id, each.token, each.place, len(each.live), len(each.taken), len(each.entries))

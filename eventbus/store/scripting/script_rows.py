@@ -59,9 +59,9 @@ NEEDS_WORKER = 2
 class AddQueue(NamedTuple):
     """A queue that rows of one add refer to by its place, counted from 1.
 
-    `traits` is the sum of `ROOTS` if its rows are roots of trees without members, which deal with their stop themselves
-    (their queue has no groups and no limit in this call), and of `NEEDS_WORKER` if they are refused where no worker serves
-    the queue or one of its groups.
+    `traits` is the sum of `ROOTS` if its rows are roots of trees without members, which deal with their stop
+    themselves (their queue has no groups and no limit in this call), and of `NEEDS_WORKER` if they are
+    refused where no worker serves the queue or one of its groups.
     """
 
     queue: str
@@ -71,7 +71,9 @@ class AddQueue(NamedTuple):
 
 
 class TimeoutRow(NamedTuple):
-    """The timeout of a root in ms, from when it is due. `row` is its number among the rows of the call, from 0."""
+    """The timeout of a root in ms, from when it is due. `row` is its number among the rows of the call, from
+    0.
+    """
 
     row: int
     timeout: int
@@ -95,13 +97,17 @@ class AddRow(NamedTuple):
     lifo: int
     reply: int
     meeting: int
-    """What happens if an earlier job has the key: `JOIN`, `REUSE`, `SUPERSEDE`, `THROTTLE`, `DEBOUNCE` or `KEEP_LAST`."""
+    """What happens if an earlier job has the key: `JOIN`, `REUSE`, `SUPERSEDE`, `THROTTLE`, `DEBOUNCE` or
+    `KEEP_LAST`.
+    """
     span: int | str = ""
     """In ms: the window of a throttle; how long a debounced job waits at most, `''` for no limit."""
     limit: str = ""
     """The digest of the limit key, `''` without one."""
     keep: str = ""
-    """How long the job is kept once it has ended, `completed,failed` in ms, `''` in either place for as its queue says."""
+    """How long the job is kept once it has ended, `completed,failed` in ms, `''` in either place for as its
+    queue says.
+    """
 
 
 class PlainRow(NamedTuple):
@@ -117,11 +123,13 @@ class AddVerdict(NamedTuple):
     """What became of a row that did not simply become a new job.
 
     `place` counts the rows of the call from 0. `word` is `joined`, `other` (joined, but with another
-    payload), `full`, `foreign` (another program's value stands in the key `text`) or `later` (nothing was done, because the rows before it fill the call, or one merges with its key) or
-    `pending` (of a root: the key stands for a tree that is not whole yet, and nothing was added). For a joined job, `state` is `open`, `unlisted` (open, but so many
-    wait for it that its end will not be told) or its final state, and `text` is its outcome.
-    For `full`, `text` is the queue that is full, and `state` says whether a worker serves that queue:
-    `served` or `unserved`. The word `unserved` refuses a row that needs a worker: `text` is the queue that none serves.
+    payload), `full`, `foreign` (another program's value stands in the key `text`) or `later` (nothing was
+    done, because the rows before it fill the call, or one merges with its key) or `pending` (of a root: the
+    key stands for a tree that is not whole yet, and nothing was added). For a joined job, `state` is `open`,
+    `unlisted` (open, but so many wait for it that its end will not be told) or its final state, and `text` is
+    its outcome. For `full`, `text` is the queue that is full, and `state` says whether a worker serves that
+    queue: `served` or `unserved`. The word `unserved` refuses a row that needs a worker: `text` is the queue
+    that none serves.
     """
 
     place: int
@@ -132,7 +140,9 @@ class AddVerdict(NamedTuple):
 
 
 class AddAnswer(NamedTuple):
-    """The answer to one add. `widths` says for each queue of the call how many jobs an emission makes there."""
+    """The answer to one add. `widths` says for each queue of the call how many jobs an emission makes
+    there.
+    """
 
     widths: list[int]
     verdicts: list[AddVerdict]
@@ -148,8 +158,8 @@ class LeaseRow(NamedTuple):
 class CancelRow(NamedTuple):
     """One job to cancel, together with the jobs of its groups, unless its id names one of the groups.
 
-    `queue` is `''` if only the job's record knows it. `call` is fresh for each request. `text` is the
-    outcome that the job's waiters get. `of` is the only state in which the job is cancelled; `''`: each open one.
+    `queue` is `''` if only the job's record knows it. `call` is fresh for each request. `text` is the outcome
+    that the job's waiters get. `of` is the only state in which the job is cancelled; `''`: each open one.
     """
 
     id: str
@@ -160,7 +170,8 @@ class CancelRow(NamedTuple):
 
 
 class StallRow(NamedTuple):
-    """What rescue did with one job: `verdict` is `rescued`, `failed`, `cancelled`, or `apart` if its record cannot be read.
+    """What rescue did with one job: `verdict` is `rescued`, `failed`, `cancelled`, or `apart` if its record
+    cannot be read.
 
     `worker` held the job, and last renewed its lease `age` ms ago. `lag` is how many ms that worker's
     event loop was behind at its last call.
@@ -184,7 +195,8 @@ class NoteRow(NamedTuple):
 class AnnounceQueue(NamedTuple):
     """A queue that a worker serves; `group` is `''` for the default group.
 
-    `limit` is the limit that the program declares, and `keeps` how long what has ended is kept there, as JSON, or `''`.
+    `limit` is the limit that the program declares, and `keeps` how long what has ended is kept there, as
+    JSON, or `''`.
     """
 
     queue: str
@@ -285,8 +297,9 @@ class MemberRow(NamedTuple):
 class Wait(NamedTuple):
     """What a job waits for in a `mixed` wait: for its awaited children, and for what else is given here.
 
-    It ends after `delay` ms, when the job has been sent more signals than `heard`, or if `first` when one of the children
-    has ended. '' for none. `call` names a wait that several calls say together, and `total` is how many children it has.
+    It ends after `delay` ms, when the job has been sent more signals than `heard`, or if `first` when one of
+    the children has ended. '' for none. `call` names a wait that several calls say together, and `total` is
+    how many children it has.
     """
 
     mixed: int = 0

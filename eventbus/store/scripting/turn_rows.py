@@ -1,4 +1,6 @@
-"""The rows of a worker's turns, and their answers: the fields of each stand in the order of the header of `turn.lua`."""
+"""The rows of a worker's turns, and their answers: the fields of each stand in the order of the header of
+`turn.lua`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ __all__ = [
 
 
 Idle: TypeAlias = Literal[0, 1, 2, 3]
-"""Whether a worker is idle: 0 no, 1 yes unless its turn claims something, 2 as an earlier turn said, 3 no more."""
+"""Whether a worker is idle: 0 no, 1 yes unless its turn claims something, 2 as an earlier turn said, 3 no
+more.
+"""
 
 
 class TurnQueue(NamedTuple):
@@ -49,7 +53,9 @@ class SettleRow(NamedTuple):
 
 
 class AppendRow(NamedTuple):
-    """What a job appends to its journal, the first entry at `place`, counted from 0: how many rows of each kind."""
+    """What a job appends to its journal, the first entry at `place`, counted from 0: how many rows of each
+    kind.
+    """
 
     id: str
     token: str
@@ -96,7 +102,9 @@ class ClaimRow(NamedTuple):
 
 
 class WatchRow(NamedTuple):
-    """A claimed suspect: at most `cap` may be watched together; it ran `fatal` ms at most when it was blamed last."""
+    """A claimed suspect: at most `cap` may be watched together; it ran `fatal` ms at most when it was blamed
+    last.
+    """
 
     id: str
     cap: int
@@ -106,8 +114,8 @@ class WatchRow(NamedTuple):
 class AppendRefusal(NamedTuple):
     """What became of an append that was not simply written; `place` counts the appends of the call from 1.
 
-    `word` is `lost` (the lease), `behind` (the journal has only `length` entries), `torn` (it has others), or `stopping`
-    (it was written, but the tree of the job stops).
+    `word` is `lost` (the lease), `behind` (the journal has only `length` entries), `torn` (it has others), or
+    `stopping` (it was written, but the tree of the job stops).
     """
 
     place: int
@@ -118,8 +126,8 @@ class AppendRefusal(NamedTuple):
 class JournalRow(NamedTuple):
     """The journal and the inbox of one claimed job.
 
-    `entries` are the first of `length`. `heard` is how many signals ever came. `signals` has by turns the id of a signal
-    and its text.
+    `entries` are the first of `length`. `heard` is how many signals ever came. `signals` has by turns the id
+    of a signal and its text.
     """
 
     id: str

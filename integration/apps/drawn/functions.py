@@ -1,11 +1,12 @@
 """Durable functions of random calls, made from a seed: the same in every process.
 
-The input of a flow is a `Course`, as that of the graphs: it says what each act does. A function returns lines about what
-it did, in the order of its code; `checks.returned` says which ones are possible.
+The input of a flow is a `Course`, as that of the graphs: it says what each act does. A function returns lines
+about what it did, in the order of its code; `checks.returned` says which ones are possible.
 
-The tasks write their effects into the journal, under the id of the flow and the label of the call (`act@2`). A result names
-the process that it comes from: if the recorded one is not of the last effect, a recorded step ran again. The code writes,
-too: what it has seen of each piece, each time (`saw`), and that it returned or raised (`ended`).
+The tasks write their effects into the journal, under the id of the flow and the label of the call (`act@2`).
+A result names the process that it comes from: if the recorded one is not of the last effect, a recorded step
+ran again. The code writes, too: what it has seen of each piece, each time (`saw`), and that it returned or
+raised (`ended`).
 """
 
 from __future__ import annotations

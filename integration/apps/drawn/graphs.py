@@ -1,9 +1,10 @@
 """Workflows of random shape and the course of each flow, made from a seed: the same in every process.
 
 A shape has 3 to 12 steps; each step follows some of the earlier ones. Some steps have a rollback or a
-condition, some are plain functions, some run for each item of a list, and now and then a step is a sub-workflow. Half of
-the shapes are local: one worker runs all steps of a flow, but those that are spread. The input of a flow is its `Course`:
-how long each step takes, at which attempt it succeeds, whether its condition is true and how its rollback goes.
+condition, some are plain functions, some run for each item of a list, and now and then a step is a
+sub-workflow. Half of the shapes are local: one worker runs all steps of a flow, but those that are spread.
+The input of a flow is its `Course`: how long each step takes, at which attempt it succeeds, whether its
+condition is true and how its rollback goes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _MOST_ITEMS = 4
 
 
 class Act(msgspec.Struct):
-    """What a step does in one flow; its attempt `good` succeeds, and so does attempt `undo` of its rollback."""
+    """What a step does in one flow; its attempt `good` succeeds, and so does attempt `undo` of its
+    rollback.
+    """
 
     ms: int = 10
     good: int = 1
@@ -60,7 +63,9 @@ def make_parts(seed: int) -> list[Workflow[Course, Any]]:
 
 
 def make_shapes(seed: int, count: int, parts: Sequence[Workflow[Course, Any]]) -> list[Workflow[Course, Any]]:
-    """Make `count` workflows, at least one of them spread; their sub-workflows, some of `parts`, are not in the list."""
+    """Make `count` workflows, at least one of them spread; their sub-workflows, some of `parts`, are not in
+    the list.
+    """
     shapes = [_make_shape(f"shape{n}", random.Random(f"{seed}-shape-{n}"), parts) for n in range(count)]
     number = count
     while not any(shape.spreads for shape in shapes):
@@ -82,8 +87,8 @@ def acts_of(workflow: Workflow[Course, Any]) -> list[str]:
 
 
 def make_course(seed: int, number: int, names: Sequence[str]) -> tuple[Course, End]:
-    """Draw what the acts of these names do. One in four flows has one that fails for good; one in ten is cancelled, and one
-    in ten times out.
+    """Draw what the acts of these names do. One in four flows has one that fails for good; one in ten is
+    cancelled, and one in ten times out.
     """
     rng = random.Random(f"{seed}-course-{number}")
     acts = {name: _make_act(rng) for name in names}

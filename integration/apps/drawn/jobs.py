@@ -1,4 +1,6 @@
-"""The app of the chaos runs: the handlers of `event_app`, and beside them those whose jobs are under controls."""
+"""The app of the chaos runs: the handlers of `event_app`, and beside them those whose jobs are under
+controls.
+"""
 
 from __future__ import annotations
 

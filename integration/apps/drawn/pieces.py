@@ -1,7 +1,7 @@
 """Pieces of durable functions, made from a seed: the same in every process.
 
-A `Piece` is a part of a function: a call of a task, a sleep, a wait for a signal, a map, a flow of its own, or pieces one
-after the other, side by side, against each other, or in a `try`.
+A `Piece` is a part of a function: a call of a task, a sleep, a wait for a signal, a map, a flow of its own,
+or pieces one after the other, side by side, against each other, or in a `try`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _DEEPEST = 2
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A part of a function. `name` is that of its act, `size` the items of a map, or the ms of a sleep or of a limit."""
+    """A part of a function. `name` is that of its act, `size` the items of a map, or the ms of a sleep or of
+    a limit.
+    """
 
     kind: Kind
     name: str = ""
@@ -66,7 +68,9 @@ class Piece(msgspec.Struct, frozen=True):
 def make_body(
     name: str, rng: random.Random, tasks: Sequence[str], flows: Sequence[Any], *, size: int
 ) -> Piece:
-    """Make the code of a function of `size` pieces, which starts some of `flows`. Only one that starts many waits for signals."""
+    """Make the code of a function of `size` pieces, which starts some of `flows`. Only one that starts many
+    waits for signals.
+    """
     maker = _Maker(rng, tasks, flows, {} if len(flows) > 1 else {"wait": 0})
     first = Piece("call", f"{name}.first", rng.choice(tasks))
     return Piece("row", name, parts=(first, *maker.row(name, size, depth=0).parts))

@@ -1,4 +1,5 @@
-"""A state machine that lives long: an account with deposits. Each body writes its key into a journal outside of the server.
+"""A state machine that lives long: an account with deposits. Each body writes its key into a journal outside
+of the server.
 
 Run by `eventbus worker apps.handlers.account_app:provider` in `integration/`.
 """

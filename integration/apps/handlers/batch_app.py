@@ -28,7 +28,9 @@ def _note(what: str, payloads: list[Any], ctx: BatchContext) -> None:
 
 @provider.on("many", batch=Batch(size=20, wait="20ms"), concurrency=3, retry=Retry(3, delay="10ms"))
 async def many(payloads: list[Any], ctx: BatchContext) -> list[Any]:
-    """Take a moment for all of them, or what the longest `takes`; every 7th job fails in its first attempt. A poison ends the process."""
+    """Take a moment for all of them, or what the longest `takes`; every 7th job fails in its first attempt. A
+    poison ends the process.
+    """
     _note("began", payloads, ctx)
     if any(payload.get("kills") for payload in payloads):
         os._exit(9)

@@ -1,6 +1,8 @@
-"""Flows of every kind that run a state machine between two steps: each part writes what it does into a journal, and dies on demand.
+"""Flows of every kind that run a state machine between two steps: each part writes what it does into a
+journal, and dies on demand.
 
-Run by `eventbus worker apps.handlers.inside_app:provider` in `integration/`. A file `die in <part>` in the test's folder kills once.
+Run by `eventbus worker apps.handlers.inside_app:provider` in `integration/`. A file `die in <part>` in the
+test's folder kills once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A state machine under test: its bodies write what they do into a journal outside of the server, and die on demand.
+"""A state machine under test: its bodies write what they do into a journal outside of the server, and die on
+demand.
 
-Run by `eventbus worker apps.handlers.machine_app:provider` in `integration/`. A file `die in <body>` in the test's folder kills once.
+Run by `eventbus worker apps.handlers.machine_app:provider` in `integration/`. A file `die in <body>` in the
+test's folder kills once.
 """
 
 from __future__ import annotations

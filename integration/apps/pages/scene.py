@@ -1,4 +1,6 @@
-"""A busy shop, for pictures of the dashboard: orders, payments that fail, flows that are undone, a review that waits."""
+"""A busy shop, for pictures of the dashboard: orders, payments that fail, flows that are undone, a review
+that waits.
+"""
 
 from __future__ import annotations
 

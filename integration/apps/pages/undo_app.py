@@ -1,6 +1,8 @@
-"""A workflow under test whose last step fails, so that three others are undone; each rollback writes when it begins and ends.
+"""A workflow under test whose last step fails, so that three others are undone; each rollback writes when it
+begins and ends.
 
-Run by `eventbus worker apps.pages.undo_app:provider` in `integration/`. The rollback of `second` waits for the file `go-on`.
+Run by `eventbus worker apps.pages.undo_app:provider` in `integration/`. The rollback of `second` waits for
+the file `go-on`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The ledgers of chaos runs find each flaw: a record, a journal or a result that is wrong is told, and a right one is not."""
+"""The ledgers of chaos runs find each flaw: a record, a journal or a result that is wrong is told, and a
+right one is not.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ async def tell(ctx: StepContext[Course]) -> None: ...
 
 
 class Case:
-    """One flow that has ended: its record, what it did, and what its caller heard. A test spoils one of them."""
+    """One flow that has ended: its record, what it did, and what its caller heard. A test spoils one
+    of them.
+    """
 
     def __init__(self, kind: str, state: str) -> None:
         self.kind = kind

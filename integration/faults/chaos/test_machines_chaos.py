@@ -1,4 +1,5 @@
-"""State machines that are triggered while their workers are killed: each trigger moves its machine once, and each move is undone once.
+"""State machines that are triggered while their workers are killed: each trigger moves its machine once, and
+each move is undone once.
 
 A body may run once more than its move is recorded, and only if a worker was killed meanwhile.
 """
@@ -62,7 +63,9 @@ async def kill(fleet: Fleet, is_over: Callable[[], bool]) -> None:
 
 
 def check_runs(entries: Sequence[Entry], expected: list[str], killed: set[int]) -> None:
-    """What took effect is what is recorded, in this order; what ran once more ran in a worker that was killed."""
+    """What took effect is what is recorded, in this order; what ran once more ran in a worker that was
+    killed.
+    """
     effective = {entry.payload: place for place, entry in enumerate(entries)}  # the last run of each
     assert sorted(effective, key=effective.__getitem__) == expected
     assert {entry.pid for place, entry in enumerate(entries) if effective[entry.payload] != place} <= killed

@@ -1,4 +1,6 @@
-"""Signals that are sent while their flows suspend and their workers are killed: each one is taken once, and in order."""
+"""Signals that are sent while their flows suspend and their workers are killed: each one is taken once, and
+in order.
+"""
 
 from __future__ import annotations
 

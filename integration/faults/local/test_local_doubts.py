@@ -1,4 +1,6 @@
-"""Local flows with siblings: what ran when a worker died is done again, what was recorded is not, and what is in doubt is named."""
+"""Local flows with siblings: what ran when a worker died is done again, what was recorded is not, and what is
+in doubt is named.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Local flows with a step for each item of a list: the worker is killed at a named point, and another one goes on."""
+"""Local flows with a step for each item of a list: the worker is killed at a named point, and another one
+goes on.
+"""
 
 from __future__ import annotations
 

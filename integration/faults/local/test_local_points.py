@@ -1,8 +1,9 @@
-"""Each crash window of a local flow: the worker that runs its steps is killed at a named point, and another one goes on.
+"""Each crash window of a local flow: the worker that runs its steps is killed at a named point, and another
+one goes on.
 
-A step that was recorded does not run again, and one whose record was lost does. `entry step charge` is the call that
-records a step, `entry stop` the one that notes which steps are in doubt (`wire`); at other points a function of the flow
-kills its own process (`step_actions`).
+A step that was recorded does not run again, and one whose record was lost does. `entry step charge` is the
+call that records a step, `entry stop` the one that notes which steps are in doubt (`wire`); at other points a
+function of the flow kills its own process (`step_actions`).
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ async def test_no_ended_item_runs_again_when_a_worker_dies(
     assert report.steps["convert"].result == [f"{name} of 7" for name in ITEMS]
     did = Counter(each.payload for each in journal.read("did"))
     assert set(did) == {"reserve", *ITEMS, "ship"}
-    # The job of an item has its end before the journal of the flow has; only an item that ran is done again, and at most
-    # two run at a time.
+    # The job of an item has its end before the journal of the flow has; only an item that ran is done again,
+    # and at most two run at a time.
     again = {name for name, count in did.items() if count > 1}
     assert again <= set(ITEMS)
     assert len(again) <= 2

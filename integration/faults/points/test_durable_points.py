@@ -1,7 +1,8 @@
 """Each crash window of a flow of a durable function: steps, a wait for a signal, and rollbacks.
 
-Its worker is killed with SIGKILL at a named point, and another process goes on. A step may happen twice only if it died
-between the effect and the record, and then with the same step key. Effects are told by a file outside of the server.
+Its worker is killed with SIGKILL at a named point, and another process goes on. A step may happen twice only
+if it died between the effect and the record, and then with the same step key. Effects are told by a file
+outside of the server.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ DEATHS = ("die-before", "die-after")
 
 
 def points(*steps: str, what: tuple[str, ...]) -> pytest.MarkDecorator:
-    """Where time is short, a connection that breaks repeats what a silent one shows, and one that is silent before the call
-    what a death before it shows; of a renewal it is the other way round.
+    """Where time is short, a connection that breaks repeats what a silent one shows, and one that is silent
+    before the call what a death before it shows; of a renewal it is the other way round.
     """
     found = [
         pytest.param(

@@ -85,7 +85,8 @@ CAUSES = {"failed": StepError, "cancelled": FlowCancelled, "timeout": FlowTimeou
 def saga_points() -> list[object]:
     """All for a failed step; for the other causes those at which the cause may make a difference.
 
-    Where time is short, two windows of a failed step suffice, and one of the others: local flows show the rest.
+    Where time is short, two windows of a failed step suffice, and one of the others: local flows show the
+    rest.
     """
     rows = [("failed", Point("before", "failed ship")), ("failed", Point("after", "failed ship"))]
     for cause in CAUSES:

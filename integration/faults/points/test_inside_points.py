@@ -1,6 +1,8 @@
-"""A state machine inside a flow of another kind whose workers are killed with SIGKILL, before, in and behind it, and while both are undone.
+"""A state machine inside a flow of another kind whose workers are killed with SIGKILL, before, in and behind
+it, and while both are undone.
 
-A part may begin twice only if its worker died in it; what is undone is undone in the reverse order of what was done.
+A part may begin twice only if its worker died in it; what is undone is undone in the reverse order of what
+was done.
 """
 
 from __future__ import annotations

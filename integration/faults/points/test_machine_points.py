@@ -1,7 +1,8 @@
 """Each crash window of a flow of a state machine, by the name that the package `workflows.machines` gives it.
 
-Its worker is killed with SIGKILL at a named point, and another process goes on. A body may run twice only if it died before its
-move was recorded, and then with the same key; nothing that it did in vain is there. Effects are told by a file outside of the server.
+Its worker is killed with SIGKILL at a named point, and another process goes on. A body may run twice only if
+it died before its move was recorded, and then with the same key; nothing that it did in vain is there.
+Effects are told by a file outside of the server.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _BODIES = ("prepare", "approve", "part 1", "part 2", "collect", "publish")
 
 
 class Window(NamedTuple):
-    """Where the worker dies, the moves that are recorded then, and the body that runs twice by that. `broken` one fails."""
+    """Where the worker dies, the moves that are recorded then, and the body that runs twice by that. `broken`
+    one fails.
+    """
 
     name: str
     when: str
@@ -212,7 +215,9 @@ async def test_trigger_meets_move_each_trigger_that_was_taken_fires_once_and_oth
 async def test_timeout_fires_while_settling_what_is_recorded_is_undone(
     server: Backend, proxy: Proxy, run: Run, journal: Journal
 ) -> None:
-    """The last move is recorded, and the worker dies before the end is: the timeout comes first, so the flow is undone."""
+    """The last move is recorded, and the worker dies before the end is: the timeout comes first, so the flow
+    is undone.
+    """
     dead: list[Program] = []
     async with EventProvider(server.url, lease=LEASE) as provider:
         flow = await open_flows(provider).execute(Review, Draft(), timeout=15)

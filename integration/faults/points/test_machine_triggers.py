@@ -1,6 +1,8 @@
-"""What becomes of a trigger whose server dies, or whose answer is lost: it fires once, or its sender is told that it did not.
+"""What becomes of a trigger whose server dies, or whose answer is lost: it fires once, or its sender is told
+that it did not.
 
-The sender is connected by a proxy that breaks the connection, or kills the server, before the call arrives or behind it.
+The sender is connected by a proxy that breaks the connection, or kills the server, before the call arrives or
+behind it.
 """
 
 from __future__ import annotations
@@ -96,7 +98,9 @@ async def test_a_trigger_that_ended_its_flow_before_its_lost_answer_is_sent_agai
 async def test_a_trigger_whose_server_is_killed_is_not_lost_once_it_is_acknowledged_and_fires_once(
     when: When, server: Backend, proxy: Proxy, run: Run
 ) -> None:
-    """Killed before the call or before its answer: the sender repeats it. Killed behind the answer, with no worker: it is there."""
+    """Killed before the call or before its answer: the sender repeats it. Killed behind the answer, with no
+    worker: it is there.
+    """
     worker = run("worker", _APP, url=server.url)
     async with EventProvider(server.url) as provider:
         flow_id = (await open_flows(provider).execute(Toggle, [])).id

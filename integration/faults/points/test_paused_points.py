@@ -1,4 +1,6 @@
-"""Workers that die while a step is paused: no attempt begins, nothing is lost, and a resume lets the flow go on."""
+"""Workers that die while a step is paused: no attempt begins, nothing is lost, and a resume lets the flow go
+on.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Each crash window of a spread flow that waits for a signal: of the job that waits, and of the root that gives it the signal.
+"""Each crash window of a spread flow that waits for a signal: of the job that waits, and of the root that
+gives it the signal.
 
-`entry wait go` is the call by which the job records its wait, `signal spread-wait` the one by which it tells its root, and
-`suspended go` its sleep. `entry signal go` is the call by which the root records whose the signal is, `signal go` the one
-that gives it to the job, and `spawn` the one with which the root waits on. The signal is sent before the wait begins, at the
-instant at which the worker is dead, or afterwards. It is given once, whenever that is.
+`entry wait go` is the call by which the job records its wait, `signal spread-wait` the one by which it tells
+its root, and `suspended go` its sleep. `entry signal go` is the call by which the root records whose the
+signal is, `signal go` the one that gives it to the job, and `spawn` the one with which the root waits on. The
+signal is sent before the wait begins, at the instant at which the worker is dead, or afterwards. It is given
+once, whenever that is.
 """
 
 from __future__ import annotations

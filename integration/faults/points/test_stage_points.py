@@ -1,7 +1,8 @@
-"""Each crash window of a job that records its stages in its journal and sleeps in the middle: `examples/stages.py`.
+"""Each crash window of a job that records its stages in its journal and sleeps in the middle:
+`examples/stages.py`.
 
-Its worker is killed with SIGKILL at a named point, and another process goes on. A stage may happen twice only if it
-died between the effect and the record. Effects are told by a file outside of the server.
+Its worker is killed with SIGKILL at a named point, and another process goes on. A stage may happen twice only
+if it died between the effect and the record. Effects are told by a file outside of the server.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ async def test_a_worker_that_wakes_after_its_server_keeps_its_leases_by_the_grac
     journal: Journal,
     tmp_path: Path,
 ) -> None:
-    """The server and the holder stand still for 3 leases; the server wakes first, and another worker looks."""
+    """The server and the holder stand still for 3 leases; the server wakes first, and another worker
+    looks.
+    """
     release = None
     if not has_grace:
         file = "store/lua/lib/heard.lua"

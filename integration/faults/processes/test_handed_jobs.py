@@ -1,4 +1,6 @@
-"""Workers that die or hang with a job on its way to them: what was handed over is run by another worker, once."""
+"""Workers that die or hang with a job on its way to them: what was handed over is run by another worker,
+once.
+"""
 
 from __future__ import annotations
 

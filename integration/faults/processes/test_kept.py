@@ -1,4 +1,6 @@
-"""Jobs that are kept for no time, while workers are killed and answers are lost: each outcome comes, and nothing is left."""
+"""Jobs that are kept for no time, while workers are killed and answers are lost: each outcome comes, and
+nothing is left.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Debounced emissions and kept ones while workers are killed and answers are lost: the last payload runs, all are answered."""
+"""Debounced emissions and kept ones while workers are killed and answers are lost: the last payload runs, all
+are answered.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def _check(journal: Journal, emitted: dict[str, list[tuple[int, str]]], results: dict[int, int]) -> None:
-    """Each emission was answered by a run of its own payload or a later one, and the last payload ran last."""
+    """Each emission was answered by a run of its own payload or a later one, and the last payload ran
+    last.
+    """
     for key, emissions in emitted.items():
         runs = [entry for entry in journal.read("ended") if entry.job in {job for _, job in emissions}]
         numbers = [entry.payload["n"] for entry in runs]

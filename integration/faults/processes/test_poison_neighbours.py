@@ -42,7 +42,9 @@ async def test_the_neighbours_of_a_poison_complete(server: Backend, run: Run) ->
 async def test_a_poison_among_long_jobs_fails_and_they_run_on(
     server: Backend, run: Run, gates: Gates, journal: Journal
 ) -> None:
-    """Each death takes all of them along, until the poison is among the few that are watched, and then alone."""
+    """Each death takes all of them along, until the poison is among the few that are watched, and
+    then alone.
+    """
     supervisor = Supervisor(
         lambda: run("worker", "apps.event_app:provider", url=server.url, lease="500ms", max_stalls=3)
     )

@@ -80,7 +80,9 @@ async def test_workers_and_emitters_of_two_releases_share_the_work_of_one_server
 async def test_a_watch_beside_an_older_release_tells_what_this_one_does(
     older: Path, server: Backend, start_worker: Run
 ) -> None:
-    """What calls of the older release change is not told; they take nothing from the watch, and it nothing from them."""
+    """What calls of the older release change is not told; they take nothing from the watch, and it nothing
+    from them.
+    """
     new, old = start_worker(server), start_worker(server, release=older)
     told: list[Change] = []
 
@@ -106,7 +108,8 @@ async def test_a_watch_beside_an_older_release_tells_what_this_one_does(
         await asyncio.wait([looks])
     assert load.errors() == []
     assert "missed" not in {each.what for each in told}
-    # A call of the older release may have settled a job that this one claimed only if it rescued it; none stalled.
+    # A call of the older release may have settled a job that this one claimed only if it rescued it; none
+    # stalled.
     assert {each.job_id for each in told if each.what == "completed"} == by_this
     assert load.results().keys() <= {each.job_id for each in told if each.what == "added"}
     for worker in (new, old):

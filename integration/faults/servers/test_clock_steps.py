@@ -25,7 +25,9 @@ Gates = Callable[[str], None]
 LEASE = 1.0
 HOUR = 3600.0
 SOON = 12 * LEASE
-"""Within which a lease is rescued: two of them and a look, and much more for a machine that has other things to do."""
+"""Within which a lease is rescued: two of them and a look, and much more for a machine that has other things
+to do.
+"""
 KEPT = {"lease": LEASE, "keep_completed": "100000,7 days"}
 """For stored expiry times, a step forward is like time passing."""
 

@@ -24,7 +24,9 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 def check_nothing_is_lost(load: Load, server: Backend, journal: Journal) -> None:
-    """Acknowledged jobs have ended and their results came; jobs of unknown fate have ended or do not exist."""
+    """Acknowledged jobs have ended and their results came; jobs of unknown fate have ended or do not
+    exist.
+    """
     assert [error for error in load.errors() if getattr(error, "enqueued", "") is not None] == []
     assert {job for job in load.acknowledged() if job not in load.results()} == set()
     audit = reconcile(server, load.results(), journal=journal, maybe=load.unknown())
@@ -209,7 +211,8 @@ async def test_a_server_that_is_away_is_one_line_when_it_goes_and_one_when_it_is
                     await asyncio.to_thread(worker.wait_logged, told[1], times=times)
                 await asyncio.to_thread(busy.wait_logged, "leases renewed again", times=times)
                 assert (await provider.emit("work", {"n": times}, reply_timeout=20))["n"] == times
-                # What the server answered in the turn that sent the result has left it: the idle worker holds no lease.
+                # What the server answered in the turn that sent the result has left it: the idle worker holds
+                # no lease.
                 assert await asyncio.to_thread(server.command, "PING")
                 # Its lease may have run out meanwhile: without one there would be nothing to renew next time.
                 await until("it is held again", lambda: server.command("ZCARD", "eb:2:{0}:workers"))

@@ -21,7 +21,9 @@ _AGAIN = 0.1
 
 
 class Adder:
-    """Adds jobs: plain and delayed ones, and some with a key; an emission with a key of before joins its job."""
+    """Adds jobs: plain and delayed ones, and some with a key; an emission with a key of before joins
+    its job.
+    """
 
     def __init__(
         self, name: str, caller: ClusterCaller, history: History, *, queues: tuple[str, ...], emitter: str
@@ -79,7 +81,9 @@ class Adder:
     def _call(
         self, arguments: list[Any], fresh: list[PlainRow] | list[AddRow], joins: dict[int, str]
     ) -> None:
-        """Add, and note the jobs that are new. `joins` is the place of a row -> the job that it has to join."""
+        """Add, and note the jobs that are new. `joins` is the place of a row -> the job that it has
+        to join.
+        """
         answer = self.caller.call("add", arguments)
         verdicts = [tuple(answer[i : i + 3]) for i in range(1 + len(self._queues), len(answer), 5)]
         if verdicts != [(place, "joined", job) for place, job in joins.items()]:

@@ -1,4 +1,6 @@
-"""Load on one shard of a cluster: threads that add jobs, and workers that take turns until each job has ended."""
+"""Load on one shard of a cluster: threads that add jobs, and workers that take turns until each job has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _THREADS = 3
 
 
 class Load:
-    """Adders and workers, each with a caller and a thread of its own. They end when the block of `with` does."""
+    """Adders and workers, each with a caller and a thread of its own. They end when the block of
+    `with` does.
+    """
 
     def __init__(
         self, cluster: Cluster, keys: Keys, *, declared: Sequence[str], follows_ask: bool = False

@@ -14,7 +14,9 @@ __all__ = ["Cluster"]
 
 _HOST = "127.0.0.1"
 _NODE_TIMEOUT = 10_000
-"""Milliseconds. Starting takes no longer for it, and a node that a busy machine holds up counts as dead later."""
+"""Milliseconds. Starting takes no longer for it, and a node that a busy machine holds up counts as dead
+later.
+"""
 _MIGRATE_TIMEOUT = 20_000
 """Milliseconds."""
 _COPY_DELAY = 500
@@ -25,7 +27,9 @@ class Cluster:
     """Two nodes. At first the `source` has every slot; one slot moves to the `target`."""
 
     def __init__(self, make_server: Callable[..., Backend], slot_of: str) -> None:
-        """Start the nodes, and return when they serve every slot. `slot_of` is a key of the slot that moves."""
+        """Start the nodes, and return when they serve every slot. `slot_of` is a key of the slot that
+        moves.
+        """
         ports = free_ports(4)
         self.source, self.target = (
             make_server(
@@ -51,7 +55,9 @@ class Cluster:
         return self.source, self.target
 
     def begin_move(self) -> None:
-        """Say to both nodes that the slot moves, key by key. Each call to it is refused unless all its keys are there."""
+        """Say to both nodes that the slot moves, key by key. Each call to it is refused unless all its keys
+        are there.
+        """
         self._ask(self.target, "CLUSTER", "SETSLOT", self._slot, "IMPORTING", self._ids[self.source])
         self._ask(self.source, "CLUSTER", "SETSLOT", self._slot, "MIGRATING", self._ids[self.target])
 
@@ -71,7 +77,9 @@ class Cluster:
             self._ask(node, "CLUSTER", "SETSLOT", self._slot, "NODE", self._ids[self.target])
 
     def begin_copy(self) -> None:
-        """Begin to move the slot by an atomic migration, which Valkey 9 has; return while its keys are copied."""
+        """Begin to move the slot by an atomic migration, which Valkey 9 has; return while its keys are
+        copied.
+        """
         self._ask(self.source, "CONFIG", "SET", "rdb-key-save-delay", _COPY_DELAY)
         where = ("SLOTSRANGE", self._slot, self._slot, "NODE", self._ids[self.target])
         self._ask(self.source, "CLUSTER", "MIGRATESLOTS", *where)

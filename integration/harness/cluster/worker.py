@@ -37,7 +37,9 @@ class _Answer(NamedTuple):
 
 
 class Worker:
-    """Takes turns: each settles what the one before claimed. It gives back or retries some jobs, each once."""
+    """Takes turns: each settles what the one before claimed. It gives back or retries some jobs, each
+    once.
+    """
 
     def __init__(
         self, name: str, caller: ClusterCaller, history: History, *, queues: tuple[str, ...]

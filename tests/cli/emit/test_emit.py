@@ -32,7 +32,9 @@ def worker(server_url: str, prefix: str) -> Iterator[Program]:
 
 
 def _said(stderr: str) -> str:
-    """Return what was said without the note of an unknown event: each test ends with what the worker has announced removed."""
+    """Return what was said without the note of an unknown event: each test ends with what the worker has
+    announced removed.
+    """
     return "".join(line for line in stderr.splitlines(True) if not line.startswith("note: event "))
 
 

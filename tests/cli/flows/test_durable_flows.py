@@ -1,4 +1,6 @@
-"""`eventbus flows` and durable functions: what waits, a signal from a terminal, and a check before a deploy."""
+"""`eventbus flows` and durable functions: what waits, a signal from a terminal, and a check before a
+deploy.
+"""
 
 from __future__ import annotations
 

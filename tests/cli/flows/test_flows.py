@@ -20,7 +20,9 @@ Act = Callable[["Mill"], Coroutine[Any, Any, Any]]
 
 
 class Mill:
-    """A workflow with a sub-workflow, and what of it is broken; run by a worker for as long as `act` takes."""
+    """A workflow with a sub-workflow, and what of it is broken; run by a worker for as long as `act`
+    takes.
+    """
 
     def __init__(self) -> None:
         self.broken: set[str] = set()

@@ -36,7 +36,9 @@ async def paper(ctx: FlowContext[Any]) -> str:
 
 
 def _letters(*, spread: bool, gate: asyncio.Event) -> Workflow[str, Any]:
-    """`type` fails once; then a sub-workflow waits for the approval; `send` waits for the gate, and may fail."""
+    """`type` fails once; then a sub-workflow waits for the approval; `send` waits for the gate, and
+    may fail.
+    """
     inner = Workflow[Any, Any]("inner", spread=spread)
     inner.wait(approval)
     letters = Workflow[str, Any]("letters", input=str, spread=spread, retry=Retry(attempts=2, delay=0.01))

@@ -1,4 +1,6 @@
-"""Every kind of flow is managed alike, by `WorkflowProvider` and by `eventbus flows`: graphs, pipelines, functions and machines."""
+"""Every kind of flow is managed alike, by `WorkflowProvider` and by `eventbus flows`: graphs, pipelines,
+functions and machines.
+"""
 
 from __future__ import annotations
 

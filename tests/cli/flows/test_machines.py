@@ -1,4 +1,6 @@
-"""`eventbus flows` and state machines: triggers, signals and retries from a terminal, with their exit codes and errors."""
+"""`eventbus flows` and state machines: triggers, signals and retries from a terminal, with their exit codes
+and errors.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Review(StateMachine[int], name="review", start="draft"):
 
 @pytest.fixture
 def serve(environment: dict[str, str]) -> Serve:
-    """Run a worker until the report of a flow, begun here or named, is as the test wants it; return the report."""
+    """Run a worker until the report of a flow, begun here or named, is as the test wants it; return the
+    report.
+    """
 
     async def until(
         wanted: Callable[[FlowReport], object], flow_id: str = "", *, worker: bool = True

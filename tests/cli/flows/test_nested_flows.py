@@ -1,4 +1,6 @@
-"""`eventbus flows` and flows that are nested in others: what they wait for is listed, and their code is checked."""
+"""`eventbus flows` and flows that are nested in others: what they wait for is listed, and their code is
+checked.
+"""
 
 from __future__ import annotations
 

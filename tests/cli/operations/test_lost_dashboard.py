@@ -1,4 +1,6 @@
-"""The check 18 of the dashboard's acceptance: a bulk action whose browser is closed and whose dashboard is killed."""
+"""The check 18 of the dashboard's acceptance: a bulk action whose browser is closed and whose dashboard is
+killed.
+"""
 
 from __future__ import annotations
 

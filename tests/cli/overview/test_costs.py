@@ -1,4 +1,6 @@
-"""What commands that read cost with very many jobs. `python -m benchmarks.looks.reads` has 100,000, and whole processes."""
+"""What commands that read cost with very many jobs. `python -m benchmarks.looks.reads` has 100,000, and whole
+processes.
+"""
 
 from __future__ import annotations
 

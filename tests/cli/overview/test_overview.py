@@ -1,4 +1,6 @@
-"""`eventbus queues list` and `eventbus workers`: all queues and all workers as tables, as JSON, and again and again."""
+"""`eventbus queues list` and `eventbus workers`: all queues and all workers as tables, as JSON, and again and
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`eventbus jobs retry`, `remove`, `retry-all`, `purge` and `failures`: jobs run again or go, after a preview."""
+"""`eventbus jobs retry`, `remove`, `retry-all`, `purge` and `failures`: jobs run again or go, after a
+preview.
+"""
 
 from __future__ import annotations
 

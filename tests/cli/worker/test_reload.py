@@ -40,7 +40,9 @@ def is_there(pid: int) -> bool:
 
 
 def write(folder: Path, answer: str) -> None:
-    """Save the program; two answers of one length look alike to the byte code, as two saves within a second do."""
+    """Save the program; two answers of one length look alike to the byte code, as two saves within a second
+    do.
+    """
     path = folder / "app.py"
     path.write_text(_APP.format(answer=answer))
     os.utime(path, (1_700_000_000, 1_700_000_000))

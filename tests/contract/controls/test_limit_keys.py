@@ -1,4 +1,6 @@
-"""Limits by a key of the payload: where keys come from, and what is refused, at definition, at the emit or at run time."""
+"""Limits by a key of the payload: where keys come from, and what is refused, at definition, at the emit or at
+run time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Who ended a job tells it: whatever is lost, cancelled or dies in between, no failure is told twice or by another worker."""
+"""Who ended a job tells it: whatever is lost, cancelled or dies in between, no failure is told twice or by
+another worker.
+"""
 
 from __future__ import annotations
 

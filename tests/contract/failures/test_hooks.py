@@ -1,4 +1,6 @@
-"""Hooks for failed jobs run beside the jobs: what they raise, how long they take, and which functions they may be."""
+"""Hooks for failed jobs run beside the jobs: what they raise, how long they take, and which functions they
+may be.
+"""
 
 from __future__ import annotations
 

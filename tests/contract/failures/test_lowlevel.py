@@ -1,4 +1,6 @@
-"""Hooks for failed jobs hear of the jobs of other packages, which say what is told or leave it to the engine."""
+"""Hooks for failed jobs hear of the jobs of other packages, which say what is told or leave it to the
+engine.
+"""
 
 from __future__ import annotations
 

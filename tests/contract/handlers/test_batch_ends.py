@@ -1,4 +1,6 @@
-"""Batches that end in another way: cancelled jobs, timeouts, lost leases, stops, and what all that means for the others."""
+"""Batches that end in another way: cancelled jobs, timeouts, lost leases, stops, and what all that means for
+the others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Batch handlers: one call takes many jobs, and each of them has an outcome, attempts and a context of its own."""
+"""Batch handlers: one call takes many jobs, and each of them has an outcome, attempts and a context of its
+own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a job tells of its attempts: when each was due, began and ended, on which worker, and the timeline made of that."""
+"""What a job tells of its attempts: when each was due, began and ended, on which worker, and the timeline
+made of that.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The history of queues: each end counts once, whatever way it takes; what is asked for, and what is not kept."""
+"""The history of queues: each end counts once, whatever way it takes; what is asked for, and what is not
+kept.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Log lines that a job keeps: from handlers in the loop and in threads, from batches and steps; bounded, and gone with the job."""
+"""Log lines that a job keeps: from handlers in the loop and in threads, from batches and steps; bounded, and
+gone with the job.
+"""
 
 from __future__ import annotations
 

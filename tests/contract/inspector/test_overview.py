@@ -148,7 +148,9 @@ async def test_a_look_at_all_queues_costs_as_many_calls_with_many_jobs_as_with_f
 async def test_a_call_is_about_50_queues_and_holds_nobody_up(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What each queue did lately is read with the rest. More queues in a call would be seen in the p99 of emissions."""
+    """What each queue did lately is read with the rest. More queues in a call would be seen in the p99 of
+    emissions.
+    """
     calls: list[str] = []
     script = RetryingCaller.script
 

@@ -1,4 +1,6 @@
-"""What errors of steps, tasks, hooks and rollbacks repeat of the sensitive input of their flow is recorded nowhere."""
+"""What errors of steps, tasks, hooks and rollbacks repeat of the sensitive input of their flow is recorded
+nowhere.
+"""
 
 from __future__ import annotations
 

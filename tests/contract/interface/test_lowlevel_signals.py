@@ -70,7 +70,9 @@ async def test_a_job_sleeps_for_a_time_and_no_worker_waits_for_it(
 
 
 async def test_no_signal_at_the_instant_of_the_sleep_is_missed(provider: EventProvider) -> None:
-    """1,000 signals to 20 jobs, each sent without regard to whether the job runs, sleeps or is just falling asleep."""
+    """1,000 signals to 20 jobs, each sent without regard to whether the job runs, sleeps or is just falling
+    asleep.
+    """
     mine = Mine(provider)
     jobs, each_gets = [f"t{n}" for n in range(20)], 50
 

@@ -1,4 +1,6 @@
-"""Waits of the low-level API with real workers: children, the first of them, a time and a signal, together."""
+"""Waits of the low-level API with real workers: children, the first of them, a time and a signal,
+together.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,9 @@ async def test_a_wait_ends_with_whatever_comes_first(provider: EventProvider, un
 
 
 async def test_signals_times_and_children_meet_and_none_is_missed(provider: EventProvider) -> None:
-    """20 jobs count 15 signals and 15 children each, which come at any time; each wait ends, and each run is a new one."""
+    """20 jobs count 15 signals and 15 children each, which come at any time; each wait ends, and each run is
+    a new one.
+    """
     mine = Mine(provider)
     jobs, gets = [f"r{n}" for n in range(20)], 15
 

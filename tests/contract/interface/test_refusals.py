@@ -1,4 +1,6 @@
-"""Bad input is refused where it is given: the error has the value and what is expected, and nothing is sent."""
+"""Bad input is refused where it is given: the error has the value and what is expected, and nothing
+is sent.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""OpenTelemetry's conventions for messaging, as the package `opentelemetry-semantic-conventions` has them, beside our spans and
-metrics, and beside the tables of `docs/telemetry.md`."""
+"""OpenTelemetry's conventions for messaging, as the package `opentelemetry-semantic-conventions` has them,
+beside our spans and metrics, and beside the tables of `docs/telemetry.md`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def _bare(cell: str) -> str:
 
 
 def _known(*modules: Any) -> set[str]:
-    """Return the attributes of the conventions that are not deprecated: their text stands below each constant."""
+    """Return the attributes of the conventions that are not deprecated: their text stands below each
+    constant.
+    """
     names: set[str] = set()
     for module in modules:
         found = re.findall(

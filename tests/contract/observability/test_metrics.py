@@ -1,4 +1,6 @@
-"""Metrics: what a program with an OpenTelemetry SDK sees of emissions, jobs, queues and workers, and that others pay nothing."""
+"""Metrics: what a program with an OpenTelemetry SDK sees of emissions, jobs, queues and workers, and that
+others pay nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a bulk operation is about: the state that was named, also for a batch that is done late, and one filter for each id."""
+"""What a bulk operation is about: the state that was named, also for a batch that is done late, and one
+filter for each id.
+"""
 
 from __future__ import annotations
 

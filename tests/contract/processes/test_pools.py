@@ -1,4 +1,6 @@
-"""Named pools: handlers share the places of a pool in their worker; what waits for a place holds up nothing else."""
+"""Named pools: handlers share the places of a pool in their worker; what waits for a place holds up nothing
+else.
+"""
 
 from __future__ import annotations
 

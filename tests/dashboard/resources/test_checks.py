@@ -1,4 +1,6 @@
-"""`docs/dashboard-checks.md` has each of the 25 checks of the dashboard, with tests that exist, and misses none."""
+"""`docs/dashboard-checks.md` has each of the 25 checks of the dashboard, with tests that exist, and misses
+none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The API does what its description says: schemathesis asks all of it, with data that fit and with data that do not (check 25)."""
+"""The API does what its description says: schemathesis asks all of it, with data that fit and with data that
+do not (check 25).
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ async def _wait_for(provider: EventProvider, job_id: str, state: str) -> None:
 
 
 async def _fill(provider: EventProvider, flows: WorkflowProvider) -> dict[str, list[Any]]:
-    """Make jobs in each state, flows, schedules and an operation; return their names, by the parameters of paths."""
+    """Make jobs in each state, flows, schedules and an operation; return their names, by the parameters of
+    paths.
+    """
     jobs = [provider.emit(placed, Order(n), reply=False) for n in range(12)]
     later = [provider.emit(placed, Order(n), delay="1 hour", reply=False) for n in range(12)]
     for each in [*jobs, *later]:
@@ -213,8 +217,8 @@ async def test_check_25_all_that_the_description_allows_and_forbids_is_answered_
             "12",
             "--generation-deterministic",
         ),
-        # Which text is a time, or a payload that fits, no schema says. What a wrong token is told is checked elsewhere:
-        # after five of them nobody is let in for a minute.
+        # Which text is a time, or a payload that fits, no schema says. What a wrong token is told is checked
+        # elsewhere: after five of them nobody is let in for a minute.
         *("--checks", "all", "--exclude-checks", "positive_data_acceptance,ignored_auth"),
         *("--generation-with-security-parameters", "false", "--suppress-health-check", "all"),
         *("--continue-on-failure", "--warnings", "off"),

@@ -1,4 +1,6 @@
-"""Each action of the API is sent again, and changes nothing more (check 25): with its key, and without it in another process."""
+"""Each action of the API is sent again, and changes nothing more (check 25): with its key, and without it in
+another process.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ async def done(ctx: StepContext[int]) -> int:
 
 
 class Sent(NamedTuple):
-    """An action on something that is there. `again` is how another process answers it: `changed`, or a status."""
+    """An action on something that is there. `again` is how another process answers it: `changed`, or a
+    status.
+    """
 
     act: str
     path: str
@@ -112,7 +116,8 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider) -> list[Sent]:
         ),
         Sent("POST /flows/{flow}/cancel", f"/flows/{open_[0].id}/cancel", {}),
         Sent("POST /flows/{flow}/retry", f"/flows/{failed.id}/retry", {"run": 1}, 412),
-        # A signal may be sent, and a schedule run, as often as somebody wants: only a key says that it is the same wish.
+        # A signal may be sent, and a schedule run, as often as somebody wants: only a key says that it is the
+        # same wish.
         Sent(
             "POST /flows/{flow}/signals/{signal}",
             f"/flows/{open_[1].id}/signals/approval",

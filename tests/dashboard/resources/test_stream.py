@@ -1,4 +1,6 @@
-"""The stream of changes over HTTP: slices, rights, secrets, and going on without a gap. Check 15's part without a browser."""
+"""The stream of changes over HTTP: slices, rights, secrets, and going on without a gap. Check 15's part
+without a browser.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the parts of flows of every kind do: they write down that they ran, and fail, or wait, if the test says so."""
+"""What the parts of flows of every kind do: they write down that they ran, and fail, or wait, if the test
+says so.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ __all__ = ["Parts"]
 class Parts:
     """The parts of the flows of one test: `first`, `second` and `third`, each with a rollback.
 
-    `fails` says how often a part, or a rollback such as `undo first`, raises before it succeeds; `is_final` makes its errors
-    final. A part in `holds` waits for `release`, and writes down `<name> cut` if it is cancelled meanwhile.
+    `fails` says how often a part, or a rollback such as `undo first`, raises before it succeeds; `is_final`
+    makes its errors final. A part in `holds` waits for `release`, and writes down `<name> cut` if it is
+    cancelled meanwhile.
     """
 
     def __init__(self) -> None:
@@ -38,7 +41,9 @@ class Parts:
         self.told.append((dict(ctx.meta), ctx.correlation_id))
 
     async def act(self, name: str, key: str, attempt: int) -> None:
-        """Run a part: `key` is that of the service that it would call, and `attempt` is that of its context."""
+        """Run a part: `key` is that of the service that it would call, and `attempt` is that of its
+        context.
+        """
         self.did.append(name)
         self.keys.setdefault(name, set()).add(key)
         self.attempts.setdefault(name, []).append(attempt)

@@ -1,4 +1,5 @@
-"""The same row of parts as a flow of every kind: a graph of steps, local and spread, a durable function, a pipeline and a machine.
+"""The same row of parts as a flow of every kind: a graph of steps, local and spread, a durable function, a
+pipeline and a machine.
 
 first -> second -> third, each adds 1 to the number that is the input; the output is the sum
 with `asks`: first -> waits for a number, which is added too -> second -> third
@@ -57,7 +58,9 @@ def renew() -> Parts:
 def make_row(
     kind: str, *, asks: bool = False, retry: Retry = _ONCE, limit: float | None = None, **options: Any
 ) -> Any:
-    """Return a workflow of a kind, named `row`. Each part is tried as `retry` says, and may take `limit` seconds."""
+    """Return a workflow of a kind, named `row`. Each part is tried as `retry` says, and may take `limit`
+    seconds.
+    """
     make = {
         "graph": _make_graph,
         "spread": _make_spread,

@@ -43,7 +43,9 @@ class Running:
         self._stack = stack
 
     async def open(self, *, worker: bool = True, **options: Any) -> WorkflowProvider:
-        """Make the row with these options, and start a provider, with a worker that runs it unless there is to be none."""
+        """Make the row with these options, and start a provider, with a worker that runs it unless there is
+        to be none.
+        """
         self.row = make_row(self.kind, **options)
         provider = self._make_provider(lease=1, grace=1)  # short: a flow's timeout has the lease added
         self.flows = WorkflowProvider(provider)

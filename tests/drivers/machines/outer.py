@@ -1,6 +1,8 @@
-"""Flows of every kind that run the same state machine between two steps of their own: `open`, the machine, `close`.
+"""Flows of every kind that run the same state machine between two steps of their own: `open`, the machine,
+`close`.
 
-Their steps and the moves of the machine have rollbacks, which write down that they ran. `broken` names what fails.
+Their steps and the moves of the machine have rollbacks, which write down that they ran. `broken` names what
+fails.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Approval(StateMachine[int], name="approval", start="draft"):
 
 
 def make_outer(kind: str, **options: Any) -> Any:
-    """Return a workflow of a kind. Its input is the first state of the machine; its output, what the machine came to."""
+    """Return a workflow of a kind. Its input is the first state of the machine; its output, what the machine
+    came to.
+    """
     if kind == "function":
         return _make_function(**options)
     workflow: Workflow[int, Any] = Workflow(

@@ -1,4 +1,6 @@
-"""Whatever calls come in whatever order: who follows the changes knows the state of each job, and hears of each end once."""
+"""Whatever calls come in whatever order: who follows the changes knows the state of each job, and hears of
+each end once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Who watches: nothing is written without a watcher, nothing twice, no gap unsaid, and the stream is bounded."""
+"""Who watches: nothing is written without a watcher, nothing twice, no gap unsaid, and the stream is
+bounded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The server's clock is set forward or back by any amount: live workers keep their jobs, and rescue goes on."""
+"""The server's clock is set forward or back by any amount: live workers keep their jobs, and rescue
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _COURSES = {
 
 
 class _Fleet:
-    """A worker that lives, with its rescuer, and one that dies; time passes in ticks, as the server's clock is set."""
+    """A worker that lives, with its rescuer, and one that dies; time passes in ticks, as the server's clock
+    is set.
+    """
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard

@@ -17,8 +17,8 @@ _LARGE = '"' + "b" * 300 + '"'
 
 _NUMBERS = ["x", "", "nan", "inf", "0x10", "1e5", "1.5", "9" * 18, "-", " 1"]
 
-# What is done to the record of one job: commands, `job` and so on standing for its keys; CUT with the bytes that are
-# left, and CHANGE with a field and its value.
+# What is done to the record of one job: commands, `job` and so on standing for its keys; CUT with the bytes
+# that are left, and CHANGE with a field and its value.
 _DAMAGES: dict[str, list[tuple[Any, ...]]] = {
     "record missing": [("DEL", "job")],
     "record empty": [("SET", "job", "")],

@@ -1,4 +1,6 @@
-"""What stands beside a damaged record, and records that a later release has marked: nothing is lost or left behind."""
+"""What stands beside a damaged record, and records that a later release has marked: nothing is lost or left
+behind.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Fleets that die, on the real scripts and the real gate, with a clock that the test moves: who fails, and how soon all
-goes on at full width.
+"""Fleets that die, on the real scripts and the real gate, with a clock that the test moves: who fails, and
+how soon all goes on at full width.
 
-These are the rows of the simulation by which the rule was chosen: leases of 10 s, workers that are back after 2 s.
+These are the rows of the simulation by which the rule was chosen: leases of 10 s, workers that are back after
+2 s.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Another program's value in the place of a queue's key: it harms that queue alone, and no accepted job is lost."""
+"""Another program's value in the place of a queue's key: it harms that queue alone, and no accepted job is
+lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A server at its maxmemory: emits and trees are refused and write nothing; running jobs and trees still end."""
+"""A server at its maxmemory: emits and trees are refused and write nothing; running jobs and trees
+still end.
+"""
 
 from __future__ import annotations
 

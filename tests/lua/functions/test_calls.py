@@ -1,4 +1,6 @@
-"""Calls of functions: nothing of one is left for the next, however it ended; and all that a store calls is one."""
+"""Calls of functions: nothing of one is left for the next, however it ended; and all that a store calls is
+one.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ async def test_a_call_of_the_user_who_is_refused_says_so_each_time(shard: Shard,
 
 
 async def _story(shard: Shard) -> list[Any]:
-    """What a story answers that uses trees, keys, delays, failures and cancels; without what names the shard."""
+    """What a story answers that uses trees, keys, delays, failures and cancels; without what names
+    the shard.
+    """
     queues = [turn_queue(), turn_queue(ROOTS), turn_queue(STEPS)]
     tree = make_tree({"a": "", "b": "a", "c": "b"}, ups={"c": "ignore"})
     said: list[Any] = [
@@ -104,7 +108,9 @@ async def _story(shard: Shard) -> list[Any]:
 
 
 async def test_the_same_story_is_answered_the_same_again_and_again(server_url: str, shard: Shard) -> None:
-    """Whatever one call keeps for the next one would be found by those that follow, in any shard of the server."""
+    """Whatever one call keeps for the next one would be found by those that follow, in any shard of the
+    server.
+    """
     first = await _story(shard)
     for scripting in ("functions", "eval", "functions"):
         store = Store(

@@ -98,7 +98,9 @@ def test_a_function_sets_the_state_of_every_part_that_its_script_takes_in(name: 
 
 @pytest.mark.parametrize("name", _SCRIPTS)
 def test_a_script_reads_no_variable_of_a_deferred_part(name: str) -> None:
-    """Until the part is taken in its table is nil in a script; in a function it has what another call left."""
+    """Until the part is taken in its table is nil in a script; in a function it has what another call
+    left.
+    """
     text = read_script(name)
     deferred = "".join(re.findall(r"^--defer.*\n", text, re.MULTILINE))
     taken = {part.name for part in list_parts(text.replace(deferred, ""), read_part)}

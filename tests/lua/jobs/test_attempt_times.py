@@ -1,4 +1,6 @@
-"""The times of attempts: the first start in `more`, and due, began, ended and worker in each entry of the log."""
+"""The times of attempts: the first start in `more`, and due, began, ended and worker in each entry of the
+log.
+"""
 
 from __future__ import annotations
 

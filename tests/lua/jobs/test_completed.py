@@ -1,4 +1,6 @@
-"""The lists of jobs that completed: their order, their pages while both ends move, and roots that run again."""
+"""The lists of jobs that completed: their order, their pages while both ends move, and roots that run
+again.
+"""
 
 from __future__ import annotations
 

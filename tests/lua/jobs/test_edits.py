@@ -1,4 +1,6 @@
-"""edit.lua: a job that waits is changed where it stands, in one call, and one that runs or has ended is not."""
+"""edit.lua: a job that waits is changed where it stands, in one call, and one that runs or has ended
+is not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The lines in which jobs wait: an entry counts if the record of its job confirms it, all others are tombstones."""
+"""The lines in which jobs wait: an entry counts if the record of its job confirms it, all others are
+tombstones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Emissions that join an open job: the job lists their emitters, and tells a bounded number of them in one call."""
+"""Emissions that join an open job: the job lists their emitters, and tells a bounded number of them in one
+call.
+"""
 
 from __future__ import annotations
 

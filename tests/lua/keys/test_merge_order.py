@@ -21,7 +21,9 @@ _MERGING: dict[int, dict[str, Any]] = {
 async def test_a_row_that_is_late_keeps_the_body_of_a_newer_one(
     shard: Shard, merging: int, meeting: int
 ) -> None:
-    """The call of the older one was lost, and is made again behind that of a newer one that does not merge."""
+    """The call of the older one was lost, and is made again behind that of a newer one that does not
+    merge.
+    """
     await shard.add(row("0-em-00000002", key="k", print="p", meeting=meeting))
     late = row("0-em-00000001", key="k", print="q", meeting=merging, **_MERGING[merging])
     assert await shard.add(late) == [AddVerdict(0, "joined", "0-em-00000002", "open", "")]
@@ -33,7 +35,9 @@ async def test_a_row_that_is_late_keeps_the_body_of_a_newer_one(
 async def test_a_row_behind_one_that_merges_with_its_key_waits_for_the_next_call(
     shard: Shard, merging: int, meeting: int
 ) -> None:
-    """What merges is written after the other rows of a call, so an older body would take the place of a newer one."""
+    """What merges is written after the other rows of a call, so an older body would take the place of a newer
+    one.
+    """
     behind = [row("b", key="k", print="b", meeting=meeting), row("c"), row("d", key="l", print="d")]
     first = row("a", key="k", print="a", meeting=merging, **_MERGING[merging])
     answer = await shard.add(row("x", key="k2"), first, row("y", key="l2"), *behind)

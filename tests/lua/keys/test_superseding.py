@@ -1,4 +1,6 @@
-"""Rows that supersede, and come late: a call that is repeated cancels nothing that is newer (`passed.lua`)."""
+"""Rows that supersede, and come late: a call that is repeated cancels nothing that is newer
+(`passed.lua`).
+"""
 
 from __future__ import annotations
 

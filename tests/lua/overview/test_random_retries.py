@@ -1,4 +1,6 @@
-"""Retries and removals among all else that happens to jobs: each job stays in the one place that its state names."""
+"""Retries and removals among all else that happens to jobs: each job stays in the one place that its state
+names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""remove.lua: a job that nobody runs goes, and nobody who awaits it, or repeats its emission, is left in the dark."""
+"""remove.lua: a job that nobody runs goes, and nobody who awaits it, or repeats its emission, is left in the
+dark.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A year with its changes of the clock, in six zones: four workers fire, and one of them is broken off at each firing."""
+"""A year with its changes of the clock, in six zones: four workers fire, and one of them is broken off at
+each firing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The answer to a cancel agrees with what becomes of the job: members, roots, other stops, repeats, stalls."""
+"""The answer to a cancel agrees with what becomes of the job: members, roots, other stops, repeats,
+stalls.
+"""
 
 from __future__ import annotations
 

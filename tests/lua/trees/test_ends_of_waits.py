@@ -1,4 +1,6 @@
-"""Waits of jobs that are cancelled, stopped, rescued or damaged, or run once more: nothing is left of them."""
+"""Waits of jobs that are cancelled, stopped, rescued or damaged, or run once more: nothing is left of
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""graph.lua: adding trees whole, in pieces and again; keys, delays, timeouts, priority; what is never opened."""
+"""graph.lua: adding trees whole, in pieces and again; keys, delays, timeouts, priority; what is never
+opened.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""mixed_waits.lua: a job waits for children, for the first of them, for a time and for a signal, whichever comes first."""
+"""mixed_waits.lua: a job waits for children, for the first of them, for a time and for a signal, whichever
+comes first.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,9 @@ async def test_the_time_of_an_earlier_wait_releases_no_later_one(step: TreeDrive
 
 
 async def test_children_that_are_added_again_are_awaited(step: TreeDriver) -> None:
-    """A worker died behind an addition without a wait; the next run adds the same ones, and waits for them."""
+    """A worker died behind an addition without a wait; the next run adds the same ones, and waits for
+    them.
+    """
     await step.end("completed", "f/c", worker="x")
     assert await step.spawn("f/a", child("c"), child("d"), child("n")) == "waiting"
     assert await step.run() == ["f/n"]

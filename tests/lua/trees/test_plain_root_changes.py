@@ -1,4 +1,6 @@
-"""Roots without members to which something unusual happens: however they were added, the same becomes of them."""
+"""Roots without members to which something unusual happens: however they were added, the same becomes of
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What becomes of a job when one that it needs does not complete: fail, ignore, remove, wake; overridden; up the tree."""
+"""What becomes of a job when one that it needs does not complete: fail, ignore, remove, wake; overridden; up
+the tree.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The next run of an ended tree: it starts once, and only the members and the log of the last run are left."""
+"""The next run of an ended tree: it starts once, and only the members and the log of the last run are
+left.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ from eventbus.emit.job_tree import Member, rows_of
 
 _MANY = 1000
 _BOUND = 6000
-"""Commands of one call that the server runs at most: it tells, sweeps, opens and forgets some hundreds of jobs."""
+"""Commands of one call that the server runs at most: it tells, sweeps, opens and forgets some hundreds of
+jobs.
+"""
 
 
 class _Meter:
@@ -60,7 +62,9 @@ def metered(driver: TreeDriver, meter: _Meter, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def _run_through(driver: TreeDriver, *, batch: int = 200) -> list[str]:
-    """Complete everything in turns as a worker takes them: the last ones are settled where the next are claimed."""
+    """Complete everything in turns as a worker takes them: the last ones are settled where the next are
+    claimed.
+    """
     order: list[str] = []
     answer = await driver.turn(want=batch)
     idle = 0

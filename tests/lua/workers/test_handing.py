@@ -1,4 +1,6 @@
-"""Lone jobs that an add hands to an idle worker, and that the worker settles by a short call (`lib/handing.lua`)."""
+"""Lone jobs that an add hands to an idle worker, and that the worker settles by a short call
+(`lib/handing.lua`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random calls around jobs that are handed over: each job has one owner at any time, and ends once.
 
-Two workers offer themselves, read their messages late or never, settle, die and stop; emitters add lone jobs and
-others. After each call the places of all jobs are compared with what the test knows.
+Two workers offer themselves, read their messages late or never, settle, die and stop; emitters add lone jobs
+and others. After each call the places of all jobs are compared with what the test knows.
 """
 
 from __future__ import annotations

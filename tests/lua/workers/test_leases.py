@@ -1,4 +1,6 @@
-"""rescue.lua, renew.lua, deregister.lua and note.lua: leases that expire, are renewed, and prove who may write."""
+"""rescue.lua, renew.lua, deregister.lua and note.lua: leases that expire, are renewed, and prove who may
+write.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Limit keys of jobs that change, and limits by key that change: who moves to which lane, and what is kept."""
+"""Limit keys of jobs that change, and limits by key that change: who moves to which lane, and what is
+kept.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Limits over the fleet: how many jobs of a queue run at once (`slots.lua`), and who orders it (`orders.lua`)."""
+"""Limits over the fleet: how many jobs of a queue run at once (`slots.lua`), and who orders it
+(`orders.lua`).
+"""
 
 from __future__ import annotations
 

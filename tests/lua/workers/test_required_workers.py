@@ -1,4 +1,6 @@
-"""add.lua: emissions that need a worker are refused where nobody serves their queue, before anything is written."""
+"""add.lua: emissions that need a worker are refused where nobody serves their queue, before anything is
+written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""rescue.lua and turn.lua: who is blamed for the end of a worker, and how jobs are claimed that may have caused it."""
+"""rescue.lua and turn.lua: who is blamed for the end of a worker, and how jobs are claimed that may have
+caused it.
+"""
 
 from __future__ import annotations
 
@@ -305,7 +307,9 @@ async def test_a_long_line_does_not_keep_suspects_for_ever(shard: Shard) -> None
 
 
 async def test_who_makes_room_claims_nothing_beside_it(shard: Shard) -> None:
-    """Otherwise long jobs would take the slots of the worker again and again, and the suspect would never run."""
+    """Otherwise long jobs would take the slots of the worker again and again, and the suspect would never
+    run.
+    """
     await _make_suspects(shard, 1)
     await shard.add(*(row(f"j{n}") for n in range(20)))
     while not _asks_suspects_first(shard.calls("w") + 1):

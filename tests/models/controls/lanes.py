@@ -41,7 +41,9 @@ def split_lines(jobs: Iterable[Job]) -> dict[tuple[bool, str], list[Job]]:
 
 
 def list_claimable(waiting: Iterable[Job], running: Iterable[Job], each: int) -> list[Job]:
-    """Return those that wait in a queue and that its limit of each key lets start, beside those that run there."""
+    """Return those that wait in a queue and that its limit of each key lets start, beside those that run
+    there.
+    """
     counts = Counter(job.lane for job in running)
     found: list[Job] = []
     for job in waiting:
@@ -73,7 +75,9 @@ class LaneRules:
         loses=st.sampled_from([False, False, True]),
     )
     def fill_keys(self: Any, rows: list[AddRow], worker: str, each: int, state: str, loses: bool) -> None:
-        """Keys are full, more comes, and then slots are free again: settled, or with a lease that runs out."""
+        """Keys are full, more comes, and then slots are free again: settled, or with a lease that
+        runs out.
+        """
         self.set_limit("a", 0, each)
         self.add("em", [row._replace(queue=1) for row in rows])
         self.claim_all(worker)

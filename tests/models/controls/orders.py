@@ -48,7 +48,9 @@ class Controls:
         return replace(turn, queues=quotas)
 
     def is_filled(self, queue: str, count: int, jobs: Iterable[Job]) -> bool:
-        """Return whether the queue is full once `count` more of its jobs run: then nobody is told that it has more."""
+        """Return whether the queue is full once `count` more of its jobs run: then nobody is told that it has
+        more.
+        """
         return queue in self.at_once and self._free(queue, jobs) <= count
 
     def _free(self, queue: str, jobs: Iterable[Job]) -> int:

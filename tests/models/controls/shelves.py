@@ -1,6 +1,8 @@
-"""Shelves in the job model: jobs that were claimed and wait elsewhere, because a part of their queue is paused.
+"""Shelves in the job model: jobs that were claimed and wait elsewhere, because a part of their queue is
+paused.
 
-There is one shelf, of the queue `a`. The worker `y` serves it at times, as workers do that know a limit of the step.
+There is one shelf, of the queue `a`. The worker `y` serves it at times, as workers do that know a limit of
+the step.
 """
 
 from __future__ import annotations
@@ -95,7 +97,9 @@ class ShelfRules:
     def fill_shelf(
         self: Any, rows: list[AddRow], worker: str, deaths: int, between: str, data: st.DataObject
     ) -> None:
-        """Jobs of all orders stand on the shelf, also such that have stalled; something happens; and it is resumed."""
+        """Jobs of all orders stand on the shelf, also such that have stalled; something happens; and it is
+        resumed.
+        """
         self.take_orders_back()
         self.announce("one" if worker == "x" else "both", unpark=False)
         self.add("em", rows)
@@ -127,7 +131,9 @@ class ShelfRules:
         self._next_turn("y", self._settle_all("y", state, "1", 500))
 
     def empty_shelf(self: Any) -> None:
-        """Run what waits on the shelf and does not go home: it came there, or came again, while a worker served it."""
+        """Run what waits on the shelf and does not go home: it came there, or came again, while a worker
+        served it.
+        """
         self.serve_shelf(leaves=False)
         self._next_turn("y")
         while ends := self._settle_all("y", "completed", "1"):

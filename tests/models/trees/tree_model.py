@@ -89,7 +89,9 @@ class TreeModel(TreeStops):
                     self.nodes[job].graph.add(needed)
 
     def _tie(self, node: Node, needed: Node) -> None:
-        """Make `node` depend on `needed`. If `needed` has ended already, `node` learns the outcome at once."""
+        """Make `node` depend on `needed`. If `needed` has ended already, `node` learns the outcome at
+        once.
+        """
         if needed.state != "completed":
             node.needs.add(needed.id)
         if needed.state in ("failed", "cancelled"):

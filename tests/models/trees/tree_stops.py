@@ -87,7 +87,9 @@ class TreeStops:
 
     @property
     def orphans(self) -> list[Node]:
-        """The open jobs whose own root ended before them, so that no sweep of a tree around that one meets them."""
+        """The open jobs whose own root ended before them, so that no sweep of a tree around that one meets
+        them.
+        """
         nodes = self.nodes
         return [
             each for each in nodes.values() if each.is_open and each.root and not nodes[each.root].is_open

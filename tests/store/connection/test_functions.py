@@ -1,4 +1,6 @@
-"""Server functions: loaded when they are unknown, and done without where the server or the rights refuse them."""
+"""Server functions: loaded when they are unknown, and done without where the server or the rights refuse
+them.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ class _Worker:
     def answer(
         self, ask: Ask, *watches: tuple[str, int, int], others: int = 0, lonely: tuple[int, ...] = ()
     ) -> set[str]:
-        """The call of `ask` is answered: these suspects, with their caps and fatal ms, and other jobs were claimed."""
+        """The call of `ask` is answered: these suspects, with their caps and fatal ms, and other jobs were
+        claimed.
+        """
         names = [*(each[0] for each in watches), *(f"other{len(self.running) + n}" for n in range(others))]
         self.running.update(names)
         claims = [ClaimRow(name, 1, "", 0, 3, 0, 0, "") for name in names]

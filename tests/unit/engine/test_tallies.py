@@ -1,4 +1,6 @@
-"""The tallies of a worker: what counts as an end, what is a time in queue, what a refused settle takes back."""
+"""The tallies of a worker: what counts as an end, what is a time in queue, what a refused settle
+takes back.
+"""
 
 from __future__ import annotations
 

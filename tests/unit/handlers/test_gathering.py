@@ -1,4 +1,6 @@
-"""The gathering of a batch handler: when calls begin, with whom, and who stays in them. The test moves the loop's clock."""
+"""The gathering of a batch handler: when calls begin, with whom, and who stays in them. The test moves the
+loop's clock.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Histograms: which bucket a duration falls into, percentiles, sums; and the setting that says how long they are kept."""
+"""Histograms: which bucket a duration falls into, percentiles, sums; and the setting that says how long they
+are kept.
+"""
 
 from __future__ import annotations
 

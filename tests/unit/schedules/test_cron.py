@@ -42,7 +42,9 @@ def _values(field: str, low: int, high: int) -> frozenset[int]:
 
 @cache
 def _windows(zone_name: str) -> list[list[tuple[int, datetime]]]:
-    """Each minute with its wall time, of the three days around each change of the clock, and around an end of a month."""
+    """Each minute with its wall time, of the three days around each change of the clock, and around an end of
+    a month.
+    """
     zone = find_zone(zone_name)
     first = to_ms(datetime(_YEAR, 1, 1, tzinfo=UTC))
     days = [first + number * _DAY for number in range(366)]

@@ -1,4 +1,6 @@
-"""Retry by hand: a flow that has ended runs once more under its id, and repeats only what was undone or not done."""
+"""Retry by hand: a flow that has ended runs once more under its id, and repeats only what was undone or not
+done.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Retries by hand and failures that were ignored: what is recorded is not repeated, wherever the steps run."""
+"""Retries by hand and failures that were ignored: what is recorded is not repeated, wherever the
+steps run.
+"""
 
 from __future__ import annotations
 

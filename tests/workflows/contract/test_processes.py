@@ -1,4 +1,6 @@
-"""Steps with pool="process": they work like other steps, in a process that can be killed; inline flows use a thread."""
+"""Steps with pool="process": they work like other steps, in a process that can be killed; inline flows use a
+thread.
+"""
 
 from __future__ import annotations
 

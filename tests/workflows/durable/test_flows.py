@@ -1,4 +1,6 @@
-"""Flows of durable functions in a real server: they sleep, are told, stopped, undone and retried, from any process."""
+"""Flows of durable functions in a real server: they sleep, are told, stopped, undone and retried, from any
+process.
+"""
 
 from __future__ import annotations
 

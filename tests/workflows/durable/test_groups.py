@@ -45,7 +45,9 @@ def made(code: Code) -> Durable[None, Any]:
 
 
 async def _both(code: Code) -> tuple[RecordedFlow, Ending]:
-    """Run the code twice, the second time from what is recorded; return the ending, which must be the same one."""
+    """Run the code twice, the second time from what is recorded; return the ending, which must be the same
+    one.
+    """
     flow = RecordedFlow(made(code))
     first = await asyncio.wait_for(flow.activate(), 5)
     told = list(flow.told)

@@ -75,7 +75,9 @@ async def done(ctx: StepContext[int]) -> int:
 
 @durable("outer", errors=[Odd])
 async def outer(ctx: FlowContext[int]) -> Any:
-    """Has a map, a failed map, flows of both kinds, one that fails, one that loses a race, and at last one that waits."""
+    """Has a map, a failed map, flows of both kinds, one that fails, one that loses a race, and at last one
+    that waits.
+    """
     found: list[Any] = [await ctx.map(analyse, [1, 2, 3], limit=2)]
     found.append(len(await ctx.map(analyse, [4, -4], return_exceptions=True)))
     found += await ctx.gather(ctx.flow(graph, 5), ctx.flow(inner, 6))

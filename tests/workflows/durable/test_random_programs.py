@@ -1,4 +1,6 @@
-"""Random programs of nested calls: killed after each entry they end the same, and no recorded step runs twice."""
+"""Random programs of nested calls: killed after each entry they end the same, and no recorded step runs
+twice.
+"""
 
 from __future__ import annotations
 
@@ -227,7 +229,9 @@ async def play(flow: RecordedFlow, program: Program, *, kills: bool) -> Ending:
 
 
 def _check_children(flow: RecordedFlow, ending: Ending) -> None:
-    """Check that each child began and ended once, and that a function which completed has left none behind."""
+    """Check that each child began and ended once, and that a function which completed has left none
+    behind.
+    """
     assert isinstance(flow.fleet, Fleet)
     begun = Counter(entry.place for entry in flow.entries if entry.kind == "child")
     ended = Counter(entry.place for entry in flow.entries if entry.kind != "child" and entry.child)

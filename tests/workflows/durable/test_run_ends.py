@@ -1,4 +1,6 @@
-"""The end of a run of a durable function: what is recorded at a stop, who lost a race, and where `finally` blocks run."""
+"""The end of a run of a durable function: what is recorded at a stop, who lost a race, and where `finally`
+blocks run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Stops(BaseException):
 
 
 class StoppedFlow(RecordedFlow):
-    """A flow that is stopped while its first append is under way, by the server or by a cancellation of its worker."""
+    """A flow that is stopped while its first append is under way, by the server or by a cancellation of its
+    worker.
+    """
 
     is_cancelled = False
 

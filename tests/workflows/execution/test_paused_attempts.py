@@ -17,7 +17,9 @@ QUEUE = "workflow.checkout.steps/charge"
 
 
 class _Charge:
-    """A workflow whose step saves something, and then fails or asks for a later time, when the test lets it."""
+    """A workflow whose step saves something, and then fails or asks for a later time, when the test
+    lets it.
+    """
 
     def __init__(self, error: Exception, *, spread: bool, limit: Limit | None) -> None:
         self.error = error

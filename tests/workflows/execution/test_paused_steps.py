@@ -224,7 +224,9 @@ async def test_workers_may_come_and_go_during_a_pause(make_provider: MakeProvide
 async def test_who_held_attempts_back_hears_of_the_resume_at_once(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch, *, spread: bool
 ) -> None:
-    """Else it would claim each attempt over and over, for as long as it relies on what it heard of the pause."""
+    """Else it would claim each attempt over and over, for as long as it relies on what it heard of
+    the pause.
+    """
     held, find = list[str](), PausedSteps.find_shelf
 
     async def find_shelf(paused: PausedSteps, workflow: str, step: str) -> str:

@@ -1,4 +1,6 @@
-"""Steps and tasks in named pools: they share the places of their worker, and their timeouts count from a place on."""
+"""Steps and tasks in named pools: they share the places of their worker, and their timeouts count from a
+place on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Limits of steps, workflows and durable functions in their definitions: they hold over all workers together."""
+"""Limits of steps, workflows and durable functions in their definitions: they hold over all workers
+together.
+"""
 
 from __future__ import annotations
 

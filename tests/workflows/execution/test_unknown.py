@@ -1,4 +1,6 @@
-"""Plain functions run in threads, which nothing can cancel: what they do while their flow stops is not lost."""
+"""Plain functions run in threads, which nothing can cancel: what they do while their flow stops is
+not lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Flows with damaged records: what can be read is reported, the rest is named, and no foreign error appears."""
+"""Flows with damaged records: what can be read is reported, the rest is named, and no foreign error
+appears.
+"""
 
 from __future__ import annotations
 

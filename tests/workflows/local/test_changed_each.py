@@ -1,4 +1,6 @@
-"""A release that makes an each step of a plain one, or back, under a fixed version: open flows wait for the old code."""
+"""A release that makes an each step of a plain one, or back, under a fixed version: open flows wait for the
+old code.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ _ONCE = Retry(attempts=1)
 
 
 class _Case:
-    """A flow that converts the items 1 to 4, one at a time; `fails` says in which run which item or step fails."""
+    """A flow that converts the items 1 to 4, one at a time; `fails` says in which run which item or step
+    fails.
+    """
 
     spread = False
 

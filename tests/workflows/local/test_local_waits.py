@@ -1,4 +1,6 @@
-"""Steps that wait, in local and inline flows: what is recorded, what holds the worker, and what a definition says."""
+"""Steps that wait, in local and inline flows: what is recorded, what holds the worker, and what a definition
+says.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ GO = Signal("go", int)
 
 
 async def _sleeps(handle: FlowHandle[Any], flows: WorkflowProvider, worker: EventWorker) -> None:
-    """Wait until the flow sleeps; its worker then has nothing to do, as soon as it knows that the flow sleeps."""
+    """Wait until the flow sleeps; its worker then has nothing to do, as soon as it knows that the flow
+    sleeps.
+    """
     while (await flows.provider.inspector.job(handle.id)).state != "delayed":  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     while not worker.is_idle:

@@ -1,4 +1,6 @@
-"""Mixed flows: the root runs the steps, except spread ones and sub-workflows, which run as jobs of their own."""
+"""Mixed flows: the root runs the steps, except spread ones and sub-workflows, which run as jobs of
+their own.
+"""
 
 from __future__ import annotations
 

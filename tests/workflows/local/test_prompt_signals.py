@@ -1,4 +1,6 @@
-"""A signal to a flow whose worker runs another step of it: the worker is told, and looks now and then all the same."""
+"""A signal to a flow whose worker runs another step of it: the worker is told, and looks now and then all the
+same.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ _NULL = msgspec.Raw(b"null")
 
 
 class Driver:
-    """Makes attempts that take `ticks` of the event loop, fails those of `bad`, and records as slowly as `records` says."""
+    """Makes attempts that take `ticks` of the event loop, fails those of `bad`, and records as slowly as
+    `records` says.
+    """
 
     def __init__(self, *, bad: dict[str, int], ticks: dict[str, int], records: dict[str, int]) -> None:
         self.bad = bad
@@ -71,7 +73,9 @@ class Driver:
         return step.runs_apart
 
     async def run_apart(self, run: StepRun) -> None:
-        """Begin a child once, which ends after its ticks wherever the flow is; take over its end, or leave it open."""
+        """Begin a child once, which ends after its ticks wherever the flow is; take over its end, or leave it
+        open.
+        """
         name = run.step.name
         run.start()
         run.child = f"child of {name}"
@@ -167,7 +171,9 @@ async def test_random_graphs_keep_their_order_and_end(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(150))
 async def test_random_graphs_with_children_go_on_in_further_activations(seed: int) -> None:
-    """A run returns while only children are left; another one restores what is recorded, and finds those again."""
+    """A run returns while only children are left; another one restores what is recorded, and finds those
+    again.
+    """
     rng = random.Random(seed)
     names = [f"s{n}" for n in range(rng.randint(2, 10))]
     after = {name: rng.sample(names[:n], rng.randint(0, min(n, 3))) for n, name in enumerate(names)}

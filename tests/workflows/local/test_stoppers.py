@@ -1,4 +1,6 @@
-"""Which step the error of a local flow names, and which steps its rollbacks leave in doubt, after workers died."""
+"""Which step the error of a local flow names, and which steps its rollbacks leave in doubt, after workers
+died.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Transitions that fail: they are tried again, move to an error place, or wait for somebody, and the flow has not failed."""
+"""Transitions that fail: they are tried again, move to an error place, or wait for somebody, and the flow has
+not failed.
+"""
 
 from __future__ import annotations
 

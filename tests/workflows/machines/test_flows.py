@@ -1,4 +1,6 @@
-"""Flows of state machines in a real server: they move, wait, are triggered, fail and go on, from any process."""
+"""Flows of state machines in a real server: they move, wait, are triggered, fail and go on, from any
+process.
+"""
 
 from __future__ import annotations
 
@@ -253,7 +255,9 @@ class Dated(StateMachine[Draft], name="dated", start="a", timeout=3):
 
 
 async def test_of_a_trigger_and_the_timeout_of_its_flow_one_decides(open_flows: Open, until: Until) -> None:
-    """A trigger that is refused has fired nothing. One that is taken completes its flow, or is undone with it."""
+    """A trigger that is refused has fired nothing. One that is taken completes its flow, or is undone with
+    it.
+    """
     flows = await open_flows(Dated, lease=0.5)
     began, some = list[float](), list[FlowHandle[Any]]()
     for _ in range(30):

@@ -1,4 +1,6 @@
-"""What stays of moves and of attempts that failed, and the documents that moves leave. L-numbers are those of Loopstack's behaviours."""
+"""What stays of moves and of attempts that failed, and the documents that moves leave. L-numbers are those of
+Loopstack's behaviours.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""State machines in this process: what the run of a machine does, without a server. L-numbers are those of Loopstack's behaviours."""
+"""State machines in this process: what the run of a machine does, without a server. L-numbers are those of
+Loopstack's behaviours.
+"""
 
 from __future__ import annotations
 

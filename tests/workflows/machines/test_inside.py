@@ -1,4 +1,6 @@
-"""A state machine as a part of a flow of another kind: a step of a graph, local and spread, and a call of a durable function."""
+"""A state machine as a part of a flow of another kind: a step of a graph, local and spread, and a call of a
+durable function.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a machine owes: its rollbacks are bounded, cost a claim nothing, and are all there when it is given up."""
+"""What a machine owes: its rollbacks are bounded, cost a claim nothing, and are all there when it is given
+up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Passes: a worker takes up a machine where it stands, fires what it can, and holds nothing while the machine rests.
+"""Passes: a worker takes up a machine where it stands, fires what it can, and holds nothing while the machine
+rests.
 
 L-numbers are those of Loopstack's behaviours.
 """

@@ -1,4 +1,6 @@
-"""Random machines against a small model, each worker killed before or behind each of its records: they come to the same."""
+"""Random machines against a small model, each worker killed before or behind each of its records: they come
+to the same.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class State(msgspec.Struct):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """One transition of a random machine. It is open if the length of the log has the rest `guard`, and fails with the rest `fails`."""
+    """One transition of a random machine. It is open if the length of the log has the rest `guard`, and fails
+    with the rest `fails`.
+    """
 
     source: int
     target: int  # -1: END
@@ -101,7 +105,9 @@ def make_machine(every: list[Edge]) -> type[StateMachine[State]]:
 
 
 class Model:
-    """What a machine does, in few lines: moves are `(from, to)`, and what is recorded of the bodies is the log."""
+    """What a machine does, in few lines: moves are `(from, to)`, and what is recorded of the bodies is the
+    log.
+    """
 
     def __init__(self, every: list[Edge]) -> None:
         self.edges = [(f"t{number}", edge) for number, edge in enumerate(every)]
@@ -194,7 +200,9 @@ async def play(machine: type[StateMachine[State]], triggers: list[str], *, dies:
 
 
 def whole(some: list[Edge]) -> list[Edge]:
-    """Return the edges with a way through all places; what fires by itself is guarded, because each place has a trigger."""
+    """Return the edges with a way through all places; what fires by itself is guarded, because each place has
+    a trigger.
+    """
     way = [
         Edge(
             source,

@@ -1,4 +1,6 @@
-"""Hooks for failed jobs are called once for each flow that ended as failed, after its rollbacks, local or spread."""
+"""Hooks for failed jobs are called once for each flow that ended as failed, after its rollbacks, local or
+spread.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The reports of flows of durable functions, read from their journals.
 
-What must always hold: each call has one report, named by its name and position; what is open in a flow that has ended is
-cancelled, and so is what lost a race; what may have taken effect without completing is unknown, a job of a map, too.
+What must always hold: each call has one report, named by its name and position; what is open in a flow that
+has ended is cancelled, and so is what lost a race; what may have taken effect without completing is unknown,
+a job of a map, too.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ def children_of(flow_id: str, entries: Sequence[Entry]) -> dict[str, str]:
 
 
 def open_children_of(flow_id: str, entries: Sequence[Entry]) -> dict[str, str]:
-    """Return the flows that the code has started and whose ends are not recorded, by the label of the call."""
+    """Return the flows that the code has started and whose ends are not recorded, by the label of the
+    call.
+    """
     states = _steps(kept_entries(entries), has_ended=False)
     started = children_of(flow_id, entries)
     return {label: child for label, child in started.items() if states[label].state == "active"}

@@ -1,8 +1,8 @@
 """The report of a local flow's steps, from its journal.
 
-What must always hold: a step that the journal does not mention is shown, too, as long as the journal or the workflow that is
-registered here names it. Nothing says that a step runs at this moment. So it is shown as active if the flow runs and
-all that it needs has ended.
+What must always hold: a step that the journal does not mention is shown, too, as long as the journal or the
+workflow that is registered here names it. Nothing says that a step runs at this moment. So it is shown as
+active if the flow runs and all that it needs has ended.
 """
 
 from __future__ import annotations

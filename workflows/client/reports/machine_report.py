@@ -54,7 +54,9 @@ def report_machine(
     entries: Sequence[Entry],
     live: Mapping[str, str],
 ) -> FlowReport:
-    """Return the report of a flow whose root has these fields, with its newest entries and its live texts. Raises StoreCorrupt."""
+    """Return the report of a flow whose root has these fields, with its newest entries and its live texts.
+    Raises StoreCorrupt.
+    """
     snapshot = read_snapshot(flow_id, live)
     entries = _up_to(snapshot, entries)
     steps = _steps(entries, snapshot, has_ended=status.state in FINAL_STATES)
@@ -83,7 +85,9 @@ def report_machine(
 def tree_machine(
     report: FlowReport, entries: Sequence[Entry], nested: Mapping[str, list[FlowTree]]
 ) -> FlowTree:
-    """Return a flow with the errors of attempts that another attempt followed, and of triggers that were refused."""
+    """Return a flow with the errors of attempts that another attempt followed, and of triggers that were
+    refused.
+    """
     errors: dict[str, list[str]] = {}
     for entry in entries:
         if entry.kind == "try" and entry.failure:
@@ -97,7 +101,9 @@ def tree_machine(
 
 
 def machine_waits(flow_id: str, live: Mapping[str, str]) -> list[Entry]:
-    """Return an entry for each trigger that a machine waits for, one for what is due later, and one for what failed for good and keeps it there."""
+    """Return an entry for each trigger that a machine waits for, one for what is due later, and one for what
+    failed for good and keeps it there.
+    """
     snapshot = read_snapshot(flow_id, live)
     if snapshot is None:
         return []
@@ -173,7 +179,9 @@ def _due_of(snapshot: Snapshot) -> int:
 
 
 def machine_error(root: Mapping[str, str], status: FlowStatus, snapshot: Snapshot | None) -> str:
-    """Return the error of a flow; of an open one that of the transition that failed last, while the machine stands at its place."""
+    """Return the error of a flow; of an open one that of the transition that failed last, while the machine
+    stands at its place.
+    """
     has_trouble = snapshot is not None and snapshot.trouble is not None and status.state not in FINAL_STATES
     if root.get("state") == "parked" or not has_trouble:
         return error_in(root, status.state)

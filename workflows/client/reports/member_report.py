@@ -52,7 +52,9 @@ def report_item(
     history: GraphHistory,  # noqa: ARG001  (as `report_apart`)
     codecs: Codecs | None,  # noqa: ARG001
 ) -> StepReport:
-    """Return the report of an each step with what the job of one of its items says: the step is active if an item is."""
+    """Return the report of an each step with what the job of one of its items says: the step is active if an
+    item is.
+    """
     if member.state != "active":
         return step
     items = dict(step.items)
@@ -68,7 +70,9 @@ def report_item(
 def report_member(
     step: str, member: TreeMember, codecs: Codecs | None, known: StepHistory | None = None
 ) -> StepReport:
-    """Return the report of a step whose job has the record of it; `known` is what the journal of its root says of it."""
+    """Return the report of a step whose job has the record of it; `known` is what the journal of its root
+    says of it.
+    """
     state: StepState = _STATES.get(member.state, "damaged")
     result: Any = None
     error = "" if state != "damaged" else f"no record of its job {member.id!r} that could be read"
@@ -92,7 +96,9 @@ def report_member(
 
 
 def _paused(member: TreeMember, known: StepHistory | None) -> StepState:
-    """Return the state of a step that began and waits: for a signal (then its root knows it), a time, or an attempt."""
+    """Return the state of a step that began and waits: for a signal (then its root knows it), a time, or an
+    attempt.
+    """
     if known is not None and known.state == "sleeping":
         return "waiting"
     return "delayed" if member.attempts or member.state != "delayed" else "sleeping"

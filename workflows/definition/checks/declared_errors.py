@@ -54,7 +54,9 @@ def check_retry_on(
 def check_declared(
     given: Mapping[str, Any], rule: Retry | None, where: str
 ) -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
-    """Return the options `errors` and `retry_on` as tuples. Raises DefinitionError, also if the retry rule contradicts them."""
+    """Return the options `errors` and `retry_on` as tuples. Raises DefinitionError, also if the retry rule
+    contradicts them.
+    """
     kinds = check_errors(given.get("errors", ()), where)
     retried = check_retry_on(given.get("retry_on", ()), kinds, where)
     check_answers(rule, where, errors=kinds, retry_on=retried)

@@ -71,7 +71,9 @@ def start_id(job_id: str, inner: AnyDefinition, index: int = 0) -> str:
 
 
 def _steps_of(definition: AnyDefinition) -> Collection[Step[Any, Any]]:
-    """Return the steps that are known before a flow runs: those of a graph. Jobs of other kinds are checked when they start."""
+    """Return the steps that are known before a flow runs: those of a graph. Jobs of other kinds are checked
+    when they start.
+    """
     return definition.steps.values() if kind_of(definition) == "graph" else ()  # type: ignore[union-attr]
 
 

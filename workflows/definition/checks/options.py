@@ -34,7 +34,9 @@ def check_timeout(timeout: Any, where: str) -> float | None:
 
 
 def check_concurrency(concurrency: Any, where: str, *, option: str = "concurrency") -> int | None:
-    """Return `concurrency`. Raises DefinitionError, naming `where`, if it is neither a positive integer nor None."""
+    """Return `concurrency`. Raises DefinitionError, naming `where`, if it is neither a positive integer nor
+    None.
+    """
     if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
         raise DefinitionError(
             f"expected {option} of {where} to be a positive integer, got: {shown(concurrency)}"
@@ -43,7 +45,8 @@ def check_concurrency(concurrency: Any, where: str, *, option: str = "concurrenc
 
 
 def check_pool(pool: Any, where: str, *, is_async: bool) -> str | None:
-    """Return the pool in which a function runs; None for an async one. Raises DefinitionError, naming `where`.
+    """Return the pool in which a function runs; None for an async one. Raises DefinitionError, naming
+    `where`.
 
     Whether there is such a pool is known when a worker starts.
     """
@@ -75,7 +78,9 @@ def check_on_failure(given: Any, where: str) -> OnFailure:
 
 
 def check_limit(limit: Any, where: str) -> Limit | None:
-    """Return `limit`. Raises DefinitionError, naming `where`, if it is neither a Limit nor None, or counts by a key."""
+    """Return `limit`. Raises DefinitionError, naming `where`, if it is neither a Limit nor None, or counts by
+    a key.
+    """
     if limit is None:
         return None
     if not isinstance(limit, Limit):

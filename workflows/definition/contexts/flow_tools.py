@@ -53,7 +53,9 @@ class StepLoad(Coroutine[Any, Any, R]):
     __slots__ = ()
 
     def result(self, timeout: float | None = None) -> R:
-        """Wait for the result in a plain function, at most `timeout` seconds. Raises TimeoutError after that."""
+        """Wait for the result in a plain function, at most `timeout` seconds. Raises TimeoutError
+        after that.
+        """
         raise NotImplementedError
 
 
@@ -110,7 +112,9 @@ class FlowData:
 
     @property
     def lock(self) -> asyncio.Lock:
-        """The lock of whoever makes the value. It is made when it is wanted, because few workflows have such data."""
+        """The lock of whoever makes the value. It is made when it is wanted, because few workflows have such
+        data.
+        """
         if self._lock is None:
             self._lock = asyncio.Lock()
         return self._lock

@@ -37,7 +37,9 @@ def data_of(ctx: StepContext[Any]) -> FlowData:
 
 
 def keeping_lines_in(job_id: str, ctx: StepContext[Any]) -> StepContext[Any]:
-    """Let a context keep its log lines with another job than its own, which does not run any more; return it."""
+    """Let a context keep its log lines with another job than its own, which does not run any more;
+    return it.
+    """
     ctx._lines_in = job_id  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return ctx
 
@@ -84,7 +86,9 @@ def attempt_of(ctx: StepContext[Any], kind: AttemptKind) -> AttemptContext:
 def loaded_of(
     ctx: StepContext[Any],
 ) -> tuple[Mapping[str, StepRecord], Collection[str], AttemptTools | None]:
-    """Return what a context was made of: the loaded records in its reach, the steps that are not loaded, and what its attempt can do itself."""
+    """Return what a context was made of: the loaded records in its reach, the steps that are not loaded, and
+    what its attempt can do itself.
+    """
     return ctx._loaded()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 

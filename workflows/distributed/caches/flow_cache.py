@@ -1,9 +1,10 @@
-"""The flow cache of a worker: what the jobs of one flow that runs in another worker share, which is its input and the records
-of its steps.
+"""The flow cache of a worker: what the jobs of one flow that runs in another worker share, which is its input
+and the records of its steps.
 
 Without it, each item of a long list would read the journal of its flow, in which all other items are.
 
-What must always hold: the cache keeps what never changes. An input belongs to a flow, and a record to a run of it.
+What must always hold: the cache keeps what never changes. An input belongs to a flow, and a record to a run
+of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The rollbacks of a stopped flow of a durable function, with those of the flows that it started and that completed.
+"""The rollbacks of a stopped flow of a durable function, with those of the flows that it started and that
+completed.
 
-What must always hold: a child that completed is undone where its end stands among the steps of its flow, the newest first; a
-child that did not complete has undone itself, and what it could not undo is told by its flow, too. The ends of all children
-are recorded before the rollbacks begin, so that each activation has the same list.
+What must always hold: a child that completed is undone where its end stands among the steps of its flow, the
+newest first; a child that did not complete has undone itself, and what it could not undo is told by its flow,
+too. The ends of all children are recorded before the rollbacks begin, so that each activation has the same
+list.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ async def plan_durable(
     root: Mapping[str, str],
     prefix: str,
 ) -> UndoPlan:
-    """Return the plan of a flow that completed inside another one, whose root has these fields. Raises UnknownTask, StoreError."""
+    """Return the plan of a flow that completed inside another one, whose root has these fields. Raises
+    UnknownTask, StoreError.
+    """
     kept = kept_entries(await read_journal(runtime.jobs, flow_id, root))
     around = FlowAround(runtime, durable, flow_id, message).make(kept.run_of(message.run))
     plan = await plan_undo(runtime, durable, kept.entries, around, prefix)

@@ -1,7 +1,9 @@
-"""The steps of a stopped flow of a durable function that may have run when a worker died: nobody recorded how they ended.
+"""The steps of a stopped flow of a durable function that may have run when a worker died: nobody recorded how
+they ended.
 
-What must always hold: the code alone knows which steps come next, so it runs up to there, without effects. If it cannot be
-run, because it does something else than it recorded, nobody knows the steps, and the flow says no more than `incomplete`.
+What must always hold: the code alone knows which steps come next, so it runs up to there, without effects. If
+it cannot be run, because it does something else than it recorded, nobody knows the steps, and the flow says
+no more than `incomplete`.
 """
 
 from __future__ import annotations

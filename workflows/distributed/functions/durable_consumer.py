@@ -2,8 +2,8 @@
 
 Not here: running a flow (`distributed.functions.durable_flow`).
 
-What must always hold: an error of this package or of the server is no error of the function: the flow is tried again, and
-what it recorded counts.
+What must always hold: an error of this package or of the server is no error of the function: the flow is
+tried again, and what it recorded counts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class DurableConsumer:
         services: WorkerServices,
         newest: Durable[Any, Any] | MachineDefinition | None = None,
     ) -> None:
-        """Run flows of `name` with the options of `newest`, by default the function that was registered last."""
+        """Run flows of `name` with the options of `newest`, by default the function that was
+        registered last.
+        """
         self.queue: str = flow_queue(name)
         self.base: str = self.queue
         self.follows: Sequence[str] = ()

@@ -3,12 +3,13 @@
     claimed -> journal read -> the code runs -> completed | failed | asleep | parked
     claimed with a stop -> rollbacks, each recorded -> failed | cancelled
 
-What must always hold: the flow fails only after the journal says why; a flow that cannot be replayed is parked, with the
-reason, and neither fails nor goes on; each rollback is recorded before the next one begins.
+What must always hold: the flow fails only after the journal says why; a flow that cannot be replayed is
+parked, with the reason, and neither fails nor goes on; each rollback is recorded before the next one begins.
 
-Crash windows: `dies-after-last-save` (the next worker replays, and completes), `raised-then-dies` (the function raises
-again, from its record), `again-half` (the entry is one append: the new run begins behind it or not at all),
-`suspend-not-answered` (the job sleeps; what comes wakes it), `dies-in-rollback` (it runs again).
+Crash windows: `dies-after-last-save` (the next worker replays, and completes), `raised-then-dies` (the
+function raises again, from its record), `again-half` (the entry is one append: the new run begins behind it
+or not at all), `suspend-not-answered` (the job sleeps; what comes wakes it), `dies-in-rollback` (it runs
+again).
 """
 
 from __future__ import annotations
@@ -232,7 +233,9 @@ class DurableFlow:
             pass
 
     async def _note_stop(self, *, has_lost: bool) -> None:
-        """Record, once, which steps are in doubt, because a worker died since the last entry, and they may have run."""
+        """Record, once, which steps are in doubt, because a worker died since the last entry, and they may
+        have run.
+        """
         if not has_lost or any(entry.kind == "stop" for entry in kept_entries(self._entries).entries):
             return
         doubtful = await find_doubtful(self._prepare, self._recorder.now_ms)

@@ -1,4 +1,6 @@
-"""What surrounds the code, the steps and the rollbacks of a flow of a durable function, or of a state machine, in a worker."""
+"""What surrounds the code, the steps and the rollbacks of a flow of a durable function, or of a state
+machine, in a worker.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class FlowAround:
         *,
         job_id: str = "",
     ) -> None:
-        """Use `job_id` for a job of the flow that is not its root. A state machine has no tasks, and so no pools."""
+        """Use `job_id` for a job of the flow that is not its root. A state machine has no tasks, and so no
+        pools.
+        """
         self._runtime = runtime
         self._durable = durable
         self._flow_id = flow_id
@@ -45,7 +49,9 @@ class FlowAround:
     def make(
         self, run: str, children: Children | None = None, shelf: Shelf | None = None, *, seed: str = ""
     ) -> Surroundings:
-        """Return the surroundings of a run of the code, or of what belongs to one. The code's own have a `shelf` and a `seed`."""
+        """Return the surroundings of a run of the code, or of what belongs to one. The code's own have a
+        `shelf` and a `seed`.
+        """
         message = self._message
         return Surroundings(
             flow_id=self._flow_id,

@@ -1,10 +1,10 @@
 """The children of a flow of a durable function in a worker: members of its tree, which any worker runs.
 
-What must always hold: a child of an earlier activation is asked for once, before the code runs, so that an end that came
-meanwhile is known at once. One that is recorded and not there is added again.
+What must always hold: a child of an earlier activation is asked for once, before the code runs, so that an
+end that came meanwhile is known at once. One that is recorded and not there is added again.
 
-Crash windows: those of `distributed.children`, and `recorded-not-cancelled` (a child that lost a race is cancelled by the
-next activation, which finds it open under a race that is decided).
+Crash windows: those of `distributed.children`, and `recorded-not-cancelled` (a child that lost a race is
+cancelled by the next activation, which finds it open under a race that is decided).
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ class FlowChildren:
 
 
 def check_registered(runtime: WorkerRuntime, flow_id: str, workflow: AnyDefinition) -> None:
-    """Raise DefinitionError for a workflow that is not registered with that of the flow which wants to start it."""
+    """Raise DefinitionError for a workflow that is not registered with that of the flow which wants to start
+    it.
+    """
     name = workflow.name
     if runtime.registry.find(name, workflow.version) is not workflow:
         raise DefinitionError(

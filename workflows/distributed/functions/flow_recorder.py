@@ -1,4 +1,6 @@
-"""The recorder of a flow of a durable function in a worker: it appends to the flow's journal, under its lease."""
+"""The recorder of a flow of a durable function in a worker: it appends to the flow's journal, under its
+lease.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The flows that this worker has parked, because its code does something else than they recorded.
 
-What must always hold: the same code and the same journal end the same way, so such a flow is parked again without a replay,
-and without a further line in the log. A worker that starts with other code has an empty memory, and tries.
+What must always hold: the same code and the same journal end the same way, so such a flow is parked again
+without a replay, and without a further line in the log. A worker that starts with other code has an empty
+memory, and tries.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class ParkedFlows:
             del self._reasons[next(iter(self._reasons))]
 
     def get(self, flow_id: str, run: int, length: int) -> str | None:
-        """Return why a flow was parked here; None if it was not, or has recorded more since, or runs again."""
+        """Return why a flow was parked here; None if it was not, or has recorded more since, or runs
+        again.
+        """
         known = self._reasons.get(flow_id)
         return known[2] if known is not None and known[:2] == (run, length) else None

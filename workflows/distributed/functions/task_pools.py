@@ -2,7 +2,8 @@
 
 Not here: tasks without a named pool, which run in the threads of the worker (`functions.task`).
 
-What must always hold: a worker does not start if a task that it can see in the code names a pool that it does not have.
+What must always hold: a worker does not start if a task that it can see in the code names a pool that it does
+not have.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class TaskPools:
         self._slots: dict[str, FlowSlots] = {}
 
     def places(self, task: Task[..., Any]) -> FlowSlots | None:
-        """Return the places that the task shares; None if its pool is not named. Raises DefinitionError for no pool."""
+        """Return the places that the task shares; None if its pool is not named. Raises DefinitionError for
+        no pool.
+        """
         pool = task.pool
         if pool is None or pool == "thread":
             return None
@@ -131,7 +134,9 @@ def check_tasks(durable: Durable[Any, Any], runtime: WorkerRuntime) -> None:
 
 
 def _tasks_in(function: Any) -> Iterator[Task[..., Any]]:
-    """Yield the tasks that the code of a function names, as far as its globals and their modules show them."""
+    """Yield the tasks that the code of a function names, as far as its globals and their modules show
+    them.
+    """
     known = getattr(function, "__globals__", {})
     names = set(_names_in(getattr(function, "__code__", None)))
     for name in names:

@@ -1,9 +1,10 @@
 """The children of a state machine in a worker: roots of flows in its tree, which any worker runs.
 
-What must always hold: a child is added only after the move that starts it is recorded; nobody asks for the end of one before it
-is added; one that is recorded and not there is added again.
+What must always hold: a child is added only after the move that starts it is recorded; nobody asks for the
+end of one before it is added; one that is recorded and not there is added again.
 
-Crash windows: `recorded-not-added` (the next activation adds it), `added-not-answered` (the repeat adds nothing).
+Crash windows: `recorded-not-added` (the next activation adds it), `added-not-answered` (the repeat adds
+nothing).
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class MachineChildren:
             await self._add()
 
     async def ends(self, children: Sequence[Awaited]) -> dict[str, Outcome]:
-        """Return the ends of those that have ended, by id; add those that are not there. Raises ServerAway."""
+        """Return the ends of those that have ended, by id; add those that are not there. Raises
+        ServerAway.
+        """
         added = {member.id for member in self._pending}
         asked = [child for child in children if child.id not in added]
         found = await self._runtime.ask(self._runtime.jobs.outcomes([child.id for child in asked]))
@@ -60,7 +63,9 @@ class MachineChildren:
         return read_end(child, end, self._find(child))
 
     async def cancel(self, child_id: str, reason: str) -> None:
-        """Stop a child; one that waits to be added is added first, so that it has an end. Raises ServerAway."""
+        """Stop a child; one that waits to be added is added first, so that it has an end. Raises
+        ServerAway.
+        """
         await self._add()
         try:
             await self._runtime.ask(self._runtime.jobs.cancel(child_id, reason))
@@ -68,7 +73,9 @@ class MachineChildren:
             pass  # the next question adds it again
 
     async def rest(self, rest: Rest) -> Settle | None:
-        """Let the machine rest; return what is to be settled: nothing, if it waits for children or has lost its lease."""
+        """Let the machine rest; return what is to be settled: nothing, if it waits for children or has lost
+        its lease.
+        """
         activation = self._activation
         if not rest.children:
             await self._add()

@@ -17,7 +17,9 @@ class MachineConsumer(DurableConsumer):
     """Runs the flows of one state machine."""
 
     async def advance(self, job: Job) -> Settle | None:
-        """Run the flow until it rests or ends, or undo it; park it if this worker does not know its version."""
+        """Run the flow until it rests or ends, or undo it; park it if this worker does not know its
+        version.
+        """
         message = read_message(job)
         machine = self.runtime.registry.machine(self.name, message.version or None)
         if machine is None:

@@ -3,8 +3,8 @@
     claimed -> snapshot read -> transitions, each recorded -> completed | rests | given back | parked
     claimed with a stop -> rollbacks, each recorded -> failed | cancelled
 
-What must always hold: what an activation reads does not grow with the number of moves; a flow at a place that this worker does
-not know is parked, and neither fails nor moves.
+What must always hold: what an activation reads does not grow with the number of moves; a flow at a place that
+this worker does not know is parked, and neither fails nor moves.
 
 Crash windows: those of the package `workflows.machines`, and `dies-in-rollback` (it runs again).
 """

@@ -1,4 +1,6 @@
-"""What is to be undone of a state machine: of one that stopped, or of one that completed inside a flow that stopped."""
+"""What is to be undone of a state machine: of one that stopped, or of one that completed inside a flow that
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ __all__ = ["add_failed_children", "plan_machine"]
 async def plan_machine(
     runtime: WorkerRuntime, definition: MachineDefinition, flow_id: str, message: FlowMessage, prefix: str
 ) -> UndoPlan:
-    """Return the plan of a machine that completed inside another flow; `prefix` begins the paths of its moves.
+    """Return the plan of a machine that completed inside another flow; `prefix` begins the paths of its
+    moves.
 
     Raises UnknownTask for a rollback that this release does not have, and StoreError.
     """
@@ -50,7 +53,9 @@ async def plan_machine(
 async def add_failed_children(
     runtime: WorkerRuntime, flow_id: str, awaited: Sequence[Awaited], plan: UndoPlan, prefix: str = ""
 ) -> None:
-    """Add to a plan the rollbacks that failed in the children of a machine which did not complete. Raises StoreError."""
+    """Add to a plan the rollbacks that failed in the children of a machine which did not complete. Raises
+    StoreError.
+    """
     ends = await runtime.ask(runtime.jobs.outcomes([child.id for child in awaited])) if awaited else []
     for end in ends:
         if end.state in ("failed", "cancelled"):

@@ -44,7 +44,9 @@ class LocalInbox:
         return delay <= _ALMOST_OVER
 
     async def listen(self) -> None:
-        """Look for signals when the server tells of one, or in a second. A server that is away is asked again."""
+        """Look for signals when the server tells of one, or in a second. A server that is away is asked
+        again.
+        """
         try:
             await self._flow.runtime.jobs.listen(self._activation.job, within=_LOOK_SECONDS)
             await self.refresh()
@@ -62,7 +64,9 @@ class LocalInbox:
 
 
 def refusal_of(flow: Flow, step: str, signal: Signal, error: PayloadError, *, now_ms: int) -> Entry:
-    """Log that a signal does not fit, and return the entry that says so: its sender was wrong, not the flow."""
+    """Log that a signal does not fit, and return the entry that says so: its sender was wrong, not
+    the flow.
+    """
     _log.warning(
         "signal refused, its payload does not fit",
         workflow=flow.workflow.name,

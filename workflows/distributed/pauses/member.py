@@ -3,11 +3,11 @@
     claimed -> its beginning recorded -> asleep, without a worker -> the time has come -> completed | failed
                                                                   -> its root gave it a signal -> completed
 
-What must always hold: the time at which a wait ends is recorded in the job's journal when it begins; a job that waits for a
-signal has told its root so before it sleeps.
+What must always hold: the time at which a wait ends is recorded in the job's journal when it begins; a job
+that waits for a signal has told its root so before it sleeps.
 
-Crash windows: `dies-in-wait` (the wait goes on, until the time that is recorded), `dies-before-telling` (the next activation
-tells the root; it takes note of a step once).
+Crash windows: `dies-in-wait` (the wait goes on, until the time that is recorded), `dies-before-telling` (the
+next activation tells the root; it takes note of a step once).
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _AGAIN_MS = 1000
 async def run_pause(
     job: Job, flow: Flow, step: Step[Any, Any], pause: Pause, ctx: StepContext[Any]
 ) -> Settle | None:
-    """Begin to wait, wait on, or end the wait. Raises TimeoutError for a signal that did not come, ServerAway."""
+    """Begin to wait, wait on, or end the wait. Raises TimeoutError for a signal that did not come,
+    ServerAway.
+    """
     activation = Activation(flow.runtime.jobs, job)
     await flow.runtime.ask(activation.load())
     begun = next((entry for entry in activation.entries if entry.kind == pause.kind), None)

@@ -1,13 +1,15 @@
-"""The root of a flow whose steps are jobs: it gives the signals that the flow is sent to the steps that wait for them.
+"""The root of a flow whose steps are jobs: it gives the signals that the flow is sent to the steps that wait
+for them.
 
-    a step says that it waits -> recorded -> a signal of its name is there | comes -> recorded as that step's -> given to its job
+    a step says that it waits -> recorded -> a signal of its name is there | comes -> recorded as that step's
+    -> given to its job
                                              a payload that does not fit -> recorded as refused
 
-What must always hold: a signal goes to one step, to the one that began to wait first; it is taken by the append that records
-whose it is; a signal that no step waits for stays in the inbox of the root.
+What must always hold: a signal goes to one step, to the one that began to wait first; it is taken by the
+append that records whose it is; a signal that no step waits for stays in the inbox of the root.
 
-Crash windows: `dies-before-giving` (the next activation gives it: a step that has it already takes no second one),
-`time-meets-signal` (a step whose time has come in the meantime has failed, and its signal is spent).
+Crash windows: `dies-before-giving` (the next activation gives it: a step that has it already takes no second
+one), `time-meets-signal` (a step whose time has come in the meantime has failed, and its signal is spent).
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class SignalRouter:
     async def run(self) -> str:
         """Give signals, then wait for the steps and for further signals.
 
-        Returns `completed` if all steps have, else the word of `JobClient.spawn`. Raises FlowStops, LeaseLost, ServerAway.
+        Returns `completed` if all steps have, else the word of `JobClient.spawn`. Raises FlowStops,
+        LeaseLost, ServerAway.
         """
         ended = await self._ended(self._waits)
         entries, taken = self._take({name for name in self._waits if name in ended})
@@ -78,7 +81,9 @@ class SignalRouter:
         return {name for name, outcome in zip(names, outcomes, strict=True) if outcome.state in FINAL_STATES}
 
     def _take(self, ended: set[str]) -> tuple[list[Entry], list[str]]:
-        """Return the entries about new waits and about signals that go to a step, and the signals that they take."""
+        """Return the entries about new waits and about signals that go to a step, and the signals that they
+        take.
+        """
         entries: list[Entry] = []
         taken: list[str] = []
         for signal in self._activation.signals:
@@ -107,7 +112,9 @@ class SignalRouter:
         return Entry(kind="wait", place=step, name=name, started_ms=self._activation.now_ms, due_ms=due)
 
     def _judge(self, signal: Signal, step: str) -> Entry:
-        """Return the entry about a signal for a step: that it is given, or refused because it does not fit."""
+        """Return the entry about a signal for a step: that it is given, or refused because it does
+        not fit.
+        """
         pause, now = self._flow.workflow.steps[step].pause, self._activation.now_ms
         try:
             if pause is not None and pause.signal is not None:

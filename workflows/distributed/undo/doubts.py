@@ -1,15 +1,16 @@
 """The doubts about steps of a local flow: which ones may have run when a worker died.
 
-    claimed with a stall -> steps that may have run are in doubt -> recorded beside the next entry of the flow, or by the
+    claimed with a stall -> steps that may have run are in doubt -> recorded beside the next entry of the
+    flow, or by the
                             activation that knows of the stop
     in doubt             -> ran again and completed or failed: known
                          -> cut in a later run: still in doubt, for nobody knows what the earlier run did
 
-What must always hold: a step that may have taken effect, and whose end nobody recorded, is in doubt until it completes or
-fails in another run. So a flow that is stopped meanwhile names it as unknown.
+What must always hold: a step that may have taken effect, and whose end nobody recorded, is in doubt until it
+completes or fails in another run. So a flow that is stopped meanwhile names it as unknown.
 
-The server forgets the stalls of a flow with its next entry, because it got on. So a doubt must be recorded together with
-that entry, and not before: an entry of its own would hide that the flow makes no progress.
+The server forgets the stalls of a flow with its next entry, because it got on. So a doubt must be recorded
+together with that entry, and not before: an entry of its own would hide that the flow makes no progress.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _KNOWN = ("completed", "skipped", "failed")
 
 
 def find_doubts(flow: Flow, history: GraphHistory, *, created_ms: int, now_ms: int) -> dict[str, Entry]:
-    """Return the steps that may have run when the worker died, and the entries that say so; without those that have one."""
+    """Return the steps that may have run when the worker died, and the entries that say so; without those
+    that have one.
+    """
     found: dict[str, Entry] = {}
     for step, needs in flow.workflow.plan.without(flow.message.kept).nodes:
         known = history.steps.get(step)

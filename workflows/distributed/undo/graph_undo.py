@@ -14,7 +14,9 @@ __all__ = ["read_undo_plan"]
 async def read_undo_plan(
     runtime: WorkerRuntime, flow: Flow, history: GraphHistory, prefix: str = ""
 ) -> UndoPlan:
-    """Return the undo plan of a flow; `prefix` begins the paths of its steps. Raises UnknownHere, StoreError."""
+    """Return the undo plan of a flow; `prefix` begins the paths of its steps. Raises UnknownHere,
+    StoreError.
+    """
     if history.is_local:
         return await read_local_plan(runtime, flow, history, prefix)
     return await read_spread_plan(runtime, flow, prefix)

@@ -1,12 +1,13 @@
 """The undo plan of a stopped local flow, from its journal.
 
-What must always hold: every step that completed is listed once if it has a rollback, the last one first. A step that began
-and did not complete is listed only if it has `rollback_on_failure`. A step that was interrupted by the end of its worker
-is in doubt: it may have taken effect.
+What must always hold: every step that completed is listed once if it has a rollback, the last one first. A
+step that began and did not complete is listed only if it has `rollback_on_failure`. A step that was
+interrupted by the end of its worker is in doubt: it may have taken effect.
 
-Which steps are in doubt (`doubts`) is decided once, by the first activation that knows of the stop, and recorded (`stop`).
-Later stalls are those of the rollbacks. The same activation records the ends of children that nobody has recorded, and the
-step that made the flow fail: afterwards nobody could tell it from a child that failed without any effect on the flow.
+Which steps are in doubt (`doubts`) is decided once, by the first activation that knows of the stop, and
+recorded (`stop`). Later stalls are those of the rollbacks. The same activation records the ends of children
+that nobody has recorded, and the step that made the flow fail: afterwards nobody could tell it from a child
+that failed without any effect on the flow.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ async def note_stop(
 def _find_stopper(flow: Flow, history: GraphHistory, doubts: Mapping[str, Entry], text: str) -> str:
     """Return the step that made the flow fail with the error `text`, before ends of children are read.
 
-    That is the one whose failure was recorded first. If workers died instead, it is the first step that they may have
-    run, or else, because they died between steps, the first one that could go on.
+    That is the one whose failure was recorded first. If workers died instead, it is the first step that they
+    may have run, or else, because they died between steps, the first one that could go on.
     """
     if history.failed is not None:
         return history.failed.step
@@ -100,7 +101,9 @@ def _cut(step: StepHistory) -> Entry:
 async def read_local_plan(
     runtime: WorkerRuntime, flow: Flow, history: GraphHistory, prefix: str = ""
 ) -> UndoPlan:
-    """Return the undo plan of a flow; `prefix` begins the paths of its steps. Raises UnknownHere, StoreError."""
+    """Return the undo plan of a flow; `prefix` begins the paths of its steps. Raises UnknownHere,
+    StoreError.
+    """
     for name in history.order:
         if split_item(name)[0] not in flow.workflow.steps:
             raise UnknownHere(f"step {name} of workflow {flow.workflow.name}")

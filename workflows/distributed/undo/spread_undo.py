@@ -1,4 +1,5 @@
-"""The undo plan of a stopped flow whose steps are jobs: its completed steps, from their records, the last one first.
+"""The undo plan of a stopped flow whose steps are jobs: its completed steps, from their records, the last one
+first.
 
 What must always hold: every step that completed in this run, or was kept from an earlier run, is listed once
 if it has a rollback. That includes the steps of completed sub-workflows, and a step that was cancelled on its
@@ -163,7 +164,9 @@ def _kept_in(member: TreeMember, step: str, text: str) -> str:
 
 
 def kept_in(text: str) -> str:
-    """Return the record of a step that was cancelled on its own but completed, from its outcome; empty for others."""
+    """Return the record of a step that was cancelled on its own but completed, from its outcome; empty for
+    others.
+    """
     try:
         return _decode_kept(text).kept
     except (msgspec.MsgspecError, UnicodeError):

@@ -33,7 +33,9 @@ class UndoPlan(msgspec.Struct):
 
 
 AddNested: TypeAlias = "Callable[[WorkerRuntime, str, str, str, UndoPlan, str], Awaitable[None]]"
-"""Adds to a plan what is to be undone of a nested flow: its id, its state, its error, the plan, and the path of its step.
+"""Adds to a plan what is to be undone of a nested flow: its id, its state, its error, the plan, and the path
+of its step.
 
-It is the same for flows of every kind (`distributed.nested_undo`), so the runtime has it, and no kind knows the others.
+It is the same for flows of every kind (`distributed.nested_undo`), so the runtime has it, and no kind knows
+the others.
 """

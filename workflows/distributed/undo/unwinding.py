@@ -1,11 +1,11 @@
 """The end of a stopped flow: its rollbacks run, then its `failed` hook, and the flow gets its error.
 
-What must always hold: the root acknowledges its stop first, so that neither the flow's timeout nor a cancel changes the
-outcome afterwards; each rollback is saved before the next one begins, and so is the `failed` hook; another worker that
-takes over continues after the last one that is saved.
+What must always hold: the root acknowledges its stop first, so that neither the flow's timeout nor a cancel
+changes the outcome afterwards; each rollback is saved before the next one begins, and so is the `failed`
+hook; another worker that takes over continues after the last one that is saved.
 
-Crash windows: `dies-before-acknowledging`, `dies-in-rollback` (it runs again), `dies-after-rollback-saved` (it does not),
-`dies-after-failed-hook` (saved: not again).
+Crash windows: `dies-before-acknowledging`, `dies-in-rollback` (it runs again), `dies-after-rollback-saved`
+(it does not), `dies-after-failed-hook` (saved: not again).
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _FAILED = "failed"
 
 
 class UndoKeeper(Protocol):
-    """The record of what is undone already. Its methods raise LeaseLost if another worker has the flow now."""
+    """The record of what is undone already. Its methods raise LeaseLost if another worker has the
+    flow now.
+    """
 
     @property
     def done(self) -> Mapping[str, str]:

@@ -4,10 +4,10 @@
                   -> closed          it lost a race, or the run ends
          -> refused                  it is awaited behind a race that it lost, also if it was done in time
 
-What must always hold: a call is done only after its end is recorded; a recorded call is done as soon as it has begun, so
-that awaiting it does not yield. A call that is refused where it is made, because of what it was given, is not
-made: nobody misses that it is never awaited, and nothing is recorded. `Scope.expect` makes it one that must
-be awaited, once it is whole.
+What must always hold: a call is done only after its end is recorded; a recorded call is done as soon as it
+has begun, so that awaiting it does not yield. A call that is refused where it is made, because of what it was
+given, is not made: nobody misses that it is never awaited, and nothing is recorded. `Scope.expect` makes it
+one that must be awaited, once it is whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Emissions of a durable function: a step that emits an event, with or without waiting for its outcome.
 
-What must always hold: the idempotency key of an emission follows from its position, so that it is sent once, however often
-the step runs; an emission that the code does not await is sent, and recorded, before the next call of the same code. An
-event, a payload or an option that cannot be sent is refused at the call, because the code may never await it.
+What must always hold: the idempotency key of an emission follows from its position, so that it is sent once,
+however often the step runs; an emission that the code does not await is sent, and recorded, before the next
+call of the same code. An event, a payload or an option that cannot be sent is refused at the call, because
+the code may never await it.
 
 An option that says what becomes of other jobs of the key (`throttle`, `debounce`, `keep_last`, `supersede`)
 needs the key that those have: that of the event, or a given one. So it takes the place of the position's, and
@@ -68,7 +69,9 @@ class EmitCall(StepCall[R]):
         payload: Any,
         options: Mapping[str, Any],
     ) -> None:
-        """Take a position. Raises DefinitionError and PayloadError for what cannot be sent, also in each replay."""
+        """Take a position. Raises DefinitionError and PayloadError for what cannot be sent, also in each
+        replay.
+        """
         super().__init__(run, scope, _TASK)
         self._event = event
         self._payload = payload
@@ -88,7 +91,9 @@ class EmitCall(StepCall[R]):
         _payload_codec(self._event, self.run.max_bytes).encode(self._payload)
 
     def __await__(self) -> Generator[Any, Any, R]:
-        """Wait for the outcome. Raises UsageError for one that was sent already, because then nobody waits for it."""
+        """Wait for the outcome. Raises UsageError for one that was sent already, because then nobody waits
+        for it.
+        """
         if self.is_sent_only:
             raise UsageError(
                 f"the emission of {self.name!r} at position {self.position} was sent without waiting for its outcome, because "
@@ -139,7 +144,9 @@ class EmitCall(StepCall[R]):
         return revive(state, text, event=self.name, job_id=job_id, declared=self._errors)
 
     def describe(self, error: BaseException) -> str:
-        """Return the record of an error: that of the event's job, so that the code gets what an emitter gets."""
+        """Return the record of an error: that of the event's job, so that the code gets what an
+        emitter gets.
+        """
         failure = _failure_of(error)
         if failure is None:
             return describe(error, attempts=self._attempts, declared=self._errors, event=self.name)

@@ -3,9 +3,10 @@
     gather   waits for all, and raises the error of the lowest position; it records nothing
     race     the first one that ends wins; the winner is recorded before the code goes on, and the others are closed
 
-What must always hold: a replay takes the winner that is recorded, and does not run the code of the others, so nothing of them
-can be awaited behind the race. If a worker dies before the winner is recorded, it is decided again, because nothing behind the
-race has begun. A call tells its end to one group; one that is refused takes no position.
+What must always hold: a replay takes the winner that is recorded, and does not run the code of the others, so
+nothing of them can be awaited behind the race. If a worker dies before the winner is recorded, it is decided
+again, because nothing behind the race has begun. A call tells its end to one group; one that is refused takes
+no position.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class _Group(Call[Any]):
     __slots__ = ("parts",)
 
     def __init__(self, run: FunctionRun, scope: Scope, given: Sequence[Any], name: str) -> None:
-        """Take a position. Raises UsageError, and takes none, for what cannot be given to a group, or not to this one."""
+        """Take a position. Raises UsageError, and takes none, for what cannot be given to a group, or not to
+        this one.
+        """
         try:
             _check_given(run, scope, given, name)
         except UsageError:
@@ -281,8 +284,8 @@ def _is_branch(position: str) -> bool:
 def _places_of(part: Part) -> list[str]:
     """Return the positions under which a part and what belongs to it is recorded; see `history.losers`.
 
-    The calls in a group have positions beside it, not below it. What is recorded of a gather is its parts; a race has an
-    entry of its own.
+    The calls in a group have positions beside it, not below it. What is recorded of a gather is its parts; a
+    race has an entry of its own.
     """
     if not isinstance(part, _Group):
         return [part.position]
@@ -294,7 +297,9 @@ def _places_of(part: Part) -> list[str]:
 
 
 def _check_given(run: FunctionRun, scope: Scope, given: Sequence[Any], name: str) -> None:
-    """Raise UsageError for what cannot be a part of a group, and NonDeterminismError for a call of another branch."""
+    """Raise UsageError for what cannot be a part of a group, and NonDeterminismError for a call of another
+    branch.
+    """
     seen: set[int] = set()
     for one in given:
         number, is_call = id(one), isinstance(one, Call)

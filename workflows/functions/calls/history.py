@@ -171,7 +171,9 @@ class History:
         return self._ended.get(position)
 
     def begun(self, position: str) -> Record | None:
-        """Return the record of the beginning of a call that waits, or of its last attempt; None without one."""
+        """Return the record of the beginning of a call that waits, or of its last attempt; None
+        without one.
+        """
         return self._begun.get(position)
 
     def at(self, position: str) -> Entry | None:
@@ -188,7 +190,9 @@ class History:
         return self._highest.get(scope, -1)
 
     def first_from(self, scope: str, number: int) -> Entry | None:
-        """Return the first recorded call of a scope from a number on; of a call with branches one in these."""
+        """Return the first recorded call of a scope from a number on; of a call with branches one in
+        these.
+        """
         begin = f"{scope}." if scope else ""
         for count in range(number, self.highest(scope) + 1):
             found = self.at(f"{begin}{count}")
@@ -215,7 +219,9 @@ def _note(place: str, highest: dict[str, int]) -> None:
 
 
 def family_of(entry: Entry) -> str:
-    """Return the kind of call that an entry is of: `step`, `child`, `sleep`, `wait`, `race`, `patch` or `rollback`."""
+    """Return the kind of call that an entry is of: `step`, `child`, `sleep`, `wait`, `race`, `patch` or
+    `rollback`.
+    """
     return "child" if entry.child else _FAMILIES.get(entry.kind, entry.kind)
 
 

@@ -1,8 +1,9 @@
 """Maps: one call of a task for each item, at most so many at a time, here or anywhere in the fleet.
 
-What must always hold: which items have begun follows from what is recorded, so that a replay begins the same ones. Each end
-of an item lets the next one begin, up to the first error that is recorded; behind that no further one begins. A map whose items
-are recorded as steps ends as it began, in its worker, also if the code now maps anywhere.
+What must always hold: which items have begun follows from what is recorded, so that a replay begins the same
+ones. Each end of an item lets the next one begin, up to the first error that is recorded; behind that no
+further one begins. A map whose items are recorded as steps ends as it began, in its worker, also if the code
+now maps anywhere.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class MapCall(Call[Any]):
         is_local: bool,
         keeps_errors: bool,
     ) -> None:
-        """Take a position. Raises DefinitionError for a limit or a task that cannot be used, and PayloadError for an item."""
+        """Take a position. Raises DefinitionError for a limit or a task that cannot be used, and PayloadError
+        for an item.
+        """
         super().__init__(run, scope, task.name)
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(
@@ -79,7 +82,9 @@ class MapCall(Call[Any]):
 
     @property
     def _began_here(self) -> bool:
-        """Whether items are recorded as steps. Those of jobs say `child`, also where nothing can be started, as in a check."""
+        """Whether items are recorded as steps. Those of jobs say `child`, also where nothing can be started,
+        as in a check.
+        """
         return self.run.history.family_under(self.position, self.name, len(self._items)) not in ("", "child")
 
     def _part(self, index: int, item: Any) -> StepCall[Any] | JobCall[Any]:

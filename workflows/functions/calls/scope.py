@@ -1,7 +1,8 @@
 """Scopes: the function itself and each of its branches, with the numbers from which positions are made.
 
-What must always hold: the code of one scope is sequential, so its n-th call is the same one in each replay. Its time, its
-length of history, its random numbers and its ids follow from the recorded calls that it has seen, and from its name.
+What must always hold: the code of one scope is sequential, so its n-th call is the same one in each replay.
+Its time, its length of history, its random numbers and its ids follow from the recorded calls that it has
+seen, and from its name.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ C = TypeVar("C", bound="Call[Any]")
 
 
 class Mark(NamedTuple):
-    """How far a scope has come: its time in ms, the number of its last entry, and the bytes of history up to there."""
+    """How far a scope has come: its time in ms, the number of its last entry, and the bytes of history up to
+    there.
+    """
 
     time_ms: int
     number: int = 0
@@ -37,7 +40,9 @@ class Mark(NamedTuple):
 
 
 class Scope:
-    """One sequential piece of code. `name` is empty for the function itself, else the position of the branch."""
+    """One sequential piece of code. `name` is empty for the function itself, else the position of the
+    branch.
+    """
 
     __slots__ = (
         "_ids",

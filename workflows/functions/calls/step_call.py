@@ -172,7 +172,9 @@ class StepCall(TimedCall[R]):
         return self.task.codec(self.run.max_bytes)
 
     def judge(self, attempts: int, error: BaseException) -> tuple[float | None, BaseException]:
-        """Return the seconds until the next attempt (None: it was the last one), and the error that counts."""
+        """Return the seconds until the next attempt (None: it was the last one), and the error that
+        counts.
+        """
         return judge(self._rule, attempts, error, self.run.durable)
 
     def describe(self, error: BaseException) -> str:

@@ -1,7 +1,9 @@
-"""The catalog: the events that workers announce or that this program defines, their groups, and their schemas.
+"""The catalog: the events that workers announce or that this program defines, their groups, and their
+schemas.
 
-The groups come from the server. The schemas come from the provider that this dashboard was given: workers announce no schema,
-because it would be sent with each of their announcements; so a dashboard beside the program shows events without one.
+The groups come from the server. The schemas come from the provider that this dashboard was given: workers
+announce no schema, because it would be sent with each of their announcements; so a dashboard beside the
+program shows events without one.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
-    """One event. `is_defined` says whether the program of this dashboard has its definition; else there are no schemas."""
+    """One event. `is_defined` says whether the program of this dashboard has its definition; else there are
+    no schemas.
+    """
 
     name: str
     groups: list[GroupView]

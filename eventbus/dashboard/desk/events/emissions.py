@@ -1,7 +1,8 @@
 """Emissions: a caller emits an event that exists, with a payload that fits it.
 
-What must always hold: an event that nobody serves or defines is refused, because it is a slip of the pen; a payload that does not
-fit is refused before anything is sent; the key of an emission is kept by the server, so that it is one job in spite of a restart.
+What must always hold: an event that nobody serves or defines is refused, because it is a slip of the pen; a
+payload that does not fit is refused before anything is sent; the key of an emission is kept by the server, so
+that it is one job in spite of a restart.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ _SENT_WITHIN = 5.0
 
 
 class EmitOrder(msgspec.Struct, frozen=True):
-    """An emission. `delay` is such as `90s`; with `wait`, such as `5s`, the answer has what became of the job by then.
+    """An emission. `delay` is such as `90s`; with `wait`, such as `5s`, the answer has what became of the job
+    by then.
 
-    `idempotency_key` may also come as the header `Idempotency-Key`: emissions of an event with one key are one job.
+    `idempotency_key` may also come as the header `Idempotency-Key`: emissions of an event with one key are
+    one job.
     """
 
     event: str

@@ -1,6 +1,7 @@
 """Schemas: how the payload of an event looks, as JSON schema, and as the fields of a form.
 
-What must always hold: a form only collects a payload; whether it fits says the codec of the event, for all who emit.
+What must always hold: a form only collects a payload; whether it fits says the codec of the event, for all
+who emit.
 """
 
 from __future__ import annotations

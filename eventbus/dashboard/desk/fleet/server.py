@@ -1,7 +1,8 @@
-"""The server: what it is and holds, and what `eventbus check` finds. No address, no URL, no setting of the program.
+"""The server: what it is and holds, and what `eventbus check` finds. No address, no URL, no setting of the
+program.
 
-The checks try each command that is used, and look for queues that nobody serves; so they are made at most each minute, for
-all viewers, and a viewer who comes while they are made is not kept waiting.
+The checks try each command that is used, and look for queues that nobody serves; so they are made at most
+each minute, for all viewers, and a viewer who comes while they are made is not kept waiting.
 """
 
 from __future__ import annotations

@@ -13,17 +13,20 @@ __all__ = ["EdgeLine", "GraphQuery", "GraphView", "NodeLine", "read_graph", "vie
 
 
 class GraphQuery(msgspec.Struct, frozen=True):
-    """`fold`: more than twelve parts between the same neighbours are one node, and there are 300 nodes at most, or none."""
+    """`fold`: more than twelve parts between the same neighbours are one node, and there are 300 nodes at
+    most, or none.
+    """
 
     fold: bool = True
 
 
 class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the flow. `kind` is step, each, flow, wait, sleep or emit; `about` is the workflow that it runs, or the signal
-    that it waits for; `when` names the condition of a step that may be skipped. Of a state machine the parts
-    are its places: `kind` is place, error_place or end, one `is_start`, and the
-    place where the machine stands has a state. A node for several parts or items has their `count`, and how many are in each of `states`; its own `state` is
-    the one that needs attention most. `flow_id` is the flow that it started.
+    """A part of the flow. `kind` is step, each, flow, wait, sleep or emit; `about` is the workflow that it
+    runs, or the signal that it waits for; `when` names the condition of a step that may be skipped. Of a
+    state machine the parts are its places: `kind` is place, error_place or end, one `is_start`, and the place
+    where the machine stands has a state. A node for several parts or items has their `count`, and how many
+    are in each of `states`; its own `state` is the one that needs attention most. `flow_id` is the flow that
+    it started.
     """
 
     name: str
@@ -38,7 +41,9 @@ class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EdgeLine(msgspec.Struct, frozen=True):
-    """`target` follows `source`; the `label` names the transition of a state machine, and a failure leads there `on_error`."""
+    """`target` follows `source`; the `label` names the transition of a state machine, and a failure leads
+    there `on_error`.
+    """
 
     source: str
     target: str
@@ -47,7 +52,8 @@ class EdgeLine(msgspec.Struct, frozen=True):
 
 
 class GraphView(msgspec.Struct, frozen=True, kw_only=True):
-    """The graph of a flow. `parts` counts its nodes before some were folded; there are none if they are too many.
+    """The graph of a flow. `parts` counts its nodes before some were folded; there are none if they are too
+    many.
 
     `has_edges` is False where no worker has told what follows what.
     """

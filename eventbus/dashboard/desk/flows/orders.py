@@ -24,8 +24,9 @@ class CancelFlowOrder(msgspec.Struct, frozen=True):
 
 
 class RetryOrder(msgspec.Struct, frozen=True):
-    """Run a flow again that has ended. `run` is the number of the run that is known to the caller, so that two clicks begin
-    one run. `resume`: keep the results of steps that completed and were not undone; by default unless the flow completed.
+    """Run a flow again that has ended. `run` is the number of the run that is known to the caller, so that
+    two clicks begin one run. `resume`: keep the results of steps that completed and were not undone; by
+    default unless the flow completed.
     """
 
     run: int
@@ -34,7 +35,9 @@ class RetryOrder(msgspec.Struct, frozen=True):
 
 
 class SignalOrder(msgspec.Struct, frozen=True):
-    """The payload of a signal: a value of JSON, or with `text` the JSON of it, as people type it into a form."""
+    """The payload of a signal: a value of JSON, or with `text` the JSON of it, as people type it into
+    a form.
+    """
 
     payload: Any = None
     text: str = ""
@@ -57,7 +60,9 @@ async def cancel_flow(desk: Desk, caller: Caller, path: dict[str, str], order: C
 
 
 async def retry_flow(desk: Desk, caller: Caller, path: dict[str, str], order: RetryOrder) -> Change:
-    """Run a flow that has ended again, under the same id; a state machine that stands with an error runs again what failed."""
+    """Run a flow that has ended again, under the same id; a state machine that stands with an error runs
+    again what failed.
+    """
     _, tree, target = await find_flow(desk, caller, path["flow"])
     report = tree["report"]
 
@@ -77,7 +82,9 @@ async def retry_flow(desk: Desk, caller: Caller, path: dict[str, str], order: Re
 
 
 async def signal_flow(desk: Desk, caller: Caller, path: dict[str, str], order: SignalOrder) -> Change:
-    """Send a flow the signal of the path. A payload that does not fit its type is refused where the type is known."""
+    """Send a flow the signal of the path. A payload that does not fit its type is refused where the type is
+    known.
+    """
     _, tree, target = await find_flow(desk, caller, path["flow"])
     payload = order.payload
     if order.text:

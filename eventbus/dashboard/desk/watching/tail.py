@@ -1,9 +1,11 @@
 """A tail: the changes of jobs and queues as they happen, without those that the caller may not see.
 
-    asked for -> open (a place was free, and the watch has begun) -> over (five seconds, or the caller left) -> closed
+    asked for -> open (a place was free, and the watch has begun) -> over (five seconds, or the caller left)
+    -> closed
 
-A tail is told in slices: each ends after five seconds with the position from which the next one goes on. So a server that ends
-waits five seconds at most, a right that was taken away holds at once, and a browser has its connection free again.
+A tail is told in slices: each ends after five seconds with the position from which the next one goes on. So a
+server that ends waits five seconds at most, a right that was taken away holds at once, and a browser has its
+connection free again.
 
 What must always hold:
 - between two slices nothing is lost, because the server tells changes for 30 seconds after a watch; what is lost is `missed`;
@@ -11,7 +13,8 @@ What must always hold:
   value that is hidden, and is cut, so that nothing could find that value in it;
 - while nobody looks there is no watch, and nothing is written or read.
 
-Crash windows: `caller-leaves` (the slice is closed with its answer), `process-dies` (the watch is over in 30 seconds).
+Crash windows: `caller-leaves` (the slice is closed with its answer), `process-dies` (the watch is over in 30
+seconds).
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ _QUEUE_CHANGES = ("drained", "paused", "resumed", "missed")
 
 
 class TailQuery(msgspec.Struct, frozen=True):
-    """Whose changes are told: those of an event with its groups, of `name@group`, or of a queue; without both, of all."""
+    """Whose changes are told: those of an event with its groups, of `name@group`, or of a queue; without
+    both, of all.
+    """
 
     event: str = ""
     queue: str = ""
@@ -49,7 +54,9 @@ class TailQuery(msgspec.Struct, frozen=True):
 
 
 class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
-    """One change. `note` is the type of an error, or why a queue was paused; `position` is from where to go on."""
+    """One change. `note` is the type of an error, or why a queue was paused; `position` is from where to go
+    on.
+    """
 
     what: str
     position: str
@@ -71,7 +78,9 @@ class TailPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slice:
-    """Five seconds of changes, for one caller. It has a place among those of its dashboard until it is closed."""
+    """Five seconds of changes, for one caller. It has a place among those of its dashboard until it is
+    closed.
+    """
 
     def __init__(self, desk: Desk, caller: Caller, watch: Watch) -> None:
         self._watch = watch
@@ -155,14 +164,18 @@ class _Sight:
 
 
 async def open_slice(desk: Desk, caller: Caller, query: TailQuery) -> Slice:
-    """Begin a slice. Raises Problem: 404 for an event that the caller may not see, 429 if there are too many."""
+    """Begin a slice. Raises Problem: 404 for an event that the caller may not see, 429 if there are
+    too many.
+    """
     found = Slice(desk, caller, _watch(desk, caller, query))
     await found.open()
     return found
 
 
 async def read_tail(desk: Desk, caller: Caller, query: TailQuery) -> TailPage:
-    """Return the newest changes. From now on the server tells them for half a minute, so that a second look finds more."""
+    """Return the newest changes. From now on the server tells them for half a minute, so that a second look
+    finds more.
+    """
     sight, watch = _Sight(desk, caller), _watch(desk, caller, query)
     try:
         async with asyncio.timeout(READ_SECONDS):

@@ -1,4 +1,5 @@
-"""The contract of flows holds for every kind: graphs, local and spread, durable functions, pipelines and state machines.
+"""The contract of flows holds for every kind: graphs, local and spread, durable functions, pipelines and
+state machines.
 
 Where a behaviour makes no sense for a kind, `LEFT_OUT` says why, and nothing else leaves a kind out.
 """
@@ -42,7 +43,9 @@ def running(
 
 @pytest.fixture(params=["inline", "server"])
 def run(request: pytest.FixtureRequest, kind: str, running: Running) -> Run:
-    """Run a flow to its end, in this process or on the server: `await run(number, retry=..., flow={"timeout": 1})`."""
+    """Run a flow to its end, in this process or on the server: `await run(number, retry=..., flow={"timeout":
+    1})`.
+    """
 
     async def run_here(number: int, *, flow: Any = None, **options: Any) -> Any:
         if request.param == "server":

@@ -1,4 +1,6 @@
-"""Flows of every kind as children of a state machine, and of a durable function: results, failures, cancels."""
+"""Flows of every kind as children of a state machine, and of a durable function: results, failures,
+cancels.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from workflows.testing import run_inline
 
 
 def make_starter(kind: str, row: Any) -> Any:
-    """Return a machine that starts a flow of `row`, and ends with its result, or with the name of its error."""
+    """Return a machine that starts a flow of `row`, and ends with its result, or with the name of its
+    error.
+    """
 
     class Starter(StateMachine[int], name="starter", start="a"):
         @transition("a", to="b")

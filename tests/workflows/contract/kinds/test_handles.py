@@ -1,4 +1,6 @@
-"""What every kind of flow does on the server: cancels, keys, reports, retries by hand, versions, signals, and workers that stop."""
+"""What every kind of flow does on the server: cancels, keys, reports, retries by hand, versions, signals, and
+workers that stop.
+"""
 
 from __future__ import annotations
 

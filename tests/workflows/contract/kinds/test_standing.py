@@ -1,4 +1,6 @@
-"""What a machine does where flows of other kinds fail: it stands at its place, and the rest of the contract holds from there."""
+"""What a machine does where flows of other kinds fail: it stands at its place, and the rest of the contract
+holds from there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What every kind of flow does with its parts: results, attempts, failures, rollbacks, in this process and on the server."""
+"""What every kind of flow does with its parts: results, attempts, failures, rollbacks, in this process and on
+the server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Transitions with a delay: they fire when the machine has stood at its place for so long, unless something else comes before."""
+"""Transitions with a delay: they fire when the machine has stood at its place for so long, unless something
+else comes before.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Children of machines over time: who waits for whom, how often, and which of them a later transition hears of."""
+"""Children of machines over time: who waits for whom, how often, and which of them a later transition hears
+of.
+"""
 
 from __future__ import annotations
 

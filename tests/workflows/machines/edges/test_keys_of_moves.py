@@ -45,7 +45,9 @@ class Paying(StateMachine[Draft], name="paying", start="open"):
 async def test_two_transitions_out_of_a_place_and_two_rollbacks_have_keys_of_their_own(
     open_flows: Open, until: Until
 ) -> None:
-    """The answer of the first payment was lost: the second one, made another way, must not be taken for its repeat."""
+    """The answer of the first payment was lost: the second one, made another way, must not be taken for its
+    repeat.
+    """
     keys.clear()
     flows = await open_flows(Paying)
     flow = await flows.execute(Paying, Draft())
