@@ -19,7 +19,7 @@ MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Use = Callable[[asyncio.Event], Awaitable[None]]
 
-asked = Event("asked")
+asked: Event[Any, Any] = Event("asked")
 
 
 async def cut_off(use: Use, kind: str, meanwhile: Callable[[], Any] = lambda: None) -> None:
@@ -127,7 +127,7 @@ async def test_a_provider_closes_all(
                 async with provider.worker():
                     await for_ever(begun)
             elif how in ("waits", "result"):
-                emission = provider.emit(asked)
+                emission = provider.emit(asked, None)
                 await emission.enqueued()
                 begun.set()
                 await (emission if how == "waits" else provider.result(emission.job_id))

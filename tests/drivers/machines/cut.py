@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from eventbus import Retry
@@ -72,10 +73,10 @@ async def _guard() -> bool:
 
 def make_machine(name: str, *, is_stubborn: bool = False, has_guards: bool = False) -> Any:
     """Return a machine of three moves."""
-    guard = {"when": lambda ctx: _guard()} if has_guards else {}
+    move: Any = partial(transition, when=lambda _: _guard()) if has_guards else transition
 
     class Machine(StateMachine[int], name=name, start="a"):
-        @transition("a", to="b", **guard)
+        @move("a", to="b")
         async def one(self, ctx: MachineContext[int]) -> None:
             await _work("one", is_stubborn=is_stubborn)
 
@@ -83,7 +84,7 @@ def make_machine(name: str, *, is_stubborn: bool = False, has_guards: bool = Fal
         async def undo_one(self, ctx: MachineContext[int]) -> None:
             undone.append("one")
 
-        @transition("b", to="c", **guard)
+        @move("b", to="c")
         async def two(self, ctx: MachineContext[int]) -> None:
             await _work("two", is_stubborn=is_stubborn)
 
@@ -91,7 +92,7 @@ def make_machine(name: str, *, is_stubborn: bool = False, has_guards: bool = Fal
         async def undo_two(self, ctx: MachineContext[int]) -> None:
             undone.append("two")
 
-        @transition("c", to=END, **guard)
+        @move("c", to=END)
         async def three(self, ctx: MachineContext[int]) -> str:
             await _work("three", is_stubborn=is_stubborn)
             return "done"

@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventbus import HandlerError
+from eventbus.model.redaction.hidden_values import NOTHING_HIDDEN, HiddenTexts
 from eventbus.telemetry.failure import describe, revive, without
 
 
 def there_and_back(
-    error: Exception, kind: type[Exception] | None = None, hidden: tuple[str, ...] = ()
+    error: Exception, kind: type[Exception] | None = None, hidden: HiddenTexts = NOTHING_HIDDEN
 ) -> Any:
     kind = kind or type(error)
     text = describe(error, attempts=1, declared=[kind], hidden=hidden)
@@ -223,7 +224,7 @@ def test_attributes_with_sensitive_values_are_left_out() -> None:
     error: Any = NotFound("A1")
     error.card, error.inside, error.number = "4111-1111", {"cards": ["4111-1111"]}, 41111111
     error.add_note("card 4111-1111 was refused")
-    hidden = ("4111-1111", "41111111")
+    hidden = HiddenTexts(sensitive=("4111-1111", "41111111"))
     back = there_and_back(error, hidden=hidden)
     assert back.__dict__ == {"sku": "A1", "__notes__": ["card ••• was refused"]}
     text = without(describe(error, attempts=1, declared=[NotFound]), hidden)
@@ -263,7 +264,7 @@ def test_any_constructor(passed: list[Any], attributes: dict[str, Any], base: ty
         for name, value in given_[1].items():
             object.__setattr__(self, f"own_{name}", value)
 
-    kind = type("Own", (base,), {"__init__": construct, "__module__": __name__})
+    kind: Any = type("Own", (base,), {"__init__": construct, "__module__": __name__})
     error = kind(given_=(passed, attributes))
     back = there_and_back(error)
     assert type(back) is kind
