@@ -34,6 +34,6 @@ function moments.add(name, list)
 end
 
 -- The bound of what has its time by now, for ZRANGEBYSCORE.
-function moments.bound(now)
+function moments.end_of(now)
   return '(' .. commands.whole(now + 1)
 end
