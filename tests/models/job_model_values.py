@@ -102,7 +102,7 @@ class Job(Stalled):
     keep: str = ""
     """How long it is kept once it has ended, as its emission said."""
     moment: int = field(default=0, compare=False)
-    """Its place among those that are due, or were parked, in one millisecond: in the order of their coming."""
+    """Its place among those that are due, or were parked, in one millisecond."""
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)

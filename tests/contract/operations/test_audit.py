@@ -62,6 +62,7 @@ async def test_refusals_are_counted_and_push_no_action_out(make_provider: MakePr
     async with provider:
         revealed = await _note(provider, "changed", actor="admin", action="payload.reveal")
         other = await _note(provider, "refused", actor="eve", action="job.cancel", detail="no right")
+        last = ""
         for n in range(150):
             last = await _note(provider, "refused", actor="viewer", target=f"j{n}", detail="no right")
         found = (await provider.inspector.audit()).entries
