@@ -97,6 +97,9 @@ class _Recorder:
             "tree": [["name", "value"], ["name", "value"], 1, [*"abc", *[1] * 5, "text", "needs"]],
         }.get(name, [])
 
+    async def look_by(self, name: str, arguments: list[Any], **given: Any) -> Any:
+        return await self.script(name, arguments)
+
     async def command(self, *command: Any, deadline: float | None = None) -> None:
         """Nothing is there."""
 

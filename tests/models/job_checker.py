@@ -192,7 +192,7 @@ class JobChecker:
         elif job.state == "delayed":
             after = (job.after.id, str(job.ripe)) if job.after else (None, None)
             assert (record.get("after"), record.get("ripe")) == after, job
-            assert now.zset("delayed", job.queue)[job.id] == job.due, job
+            assert int(now.zset("delayed", job.queue)[job.id]) == job.due, job
         elif job.state in ENDED:
             if job.text is None:
                 job.text = now.text_of(job.id)

@@ -165,7 +165,7 @@ class JobModel(Leases):
         due = [each for each in self.jobs.values() if each.state == "delayed" and each.due <= self.now]
         back = [job for row in rows if (job := self.jobs[row.id]).state == "waiting" and job not in retried]
         due = self.put_off(due)
-        for job in retried + sorted(due, key=lambda job: (job.due, job.id)):
+        for job in retried + sorted(due, key=lambda job: (job.due, job.moment)):
             self.place(job)
         due = self.hands.take_due(self.now)
         for who, job in due:
@@ -253,7 +253,7 @@ class JobModel(Leases):
             full = f"{name}@{group}" if group else name
             parked = [each for each in self.jobs.values() if (each.queue, each.state) == (full, "parked")]
             if unpark:
-                self.give_back(sorted(parked, key=lambda job: (job.parked, job.id)))
+                self.give_back(sorted(parked, key=lambda job: (job.parked, job.moment)))
                 back += len(parked)
         for name, group in names:
             self.queues[name].groups.update({group} - {""})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 
 from models.floors import WINDOW
 from models.journals import Story
@@ -41,6 +42,9 @@ class Stalled:
     @property
     def is_suspect(self) -> bool:
         return self.stalls - self.spared >= SUSPECT
+
+
+_MOMENTS = count(1)
 
 
 @dataclass
@@ -97,6 +101,13 @@ class Job(Stalled):
     story: Story = field(default_factory=Story)
     keep: str = ""
     """How long it is kept once it has ended, as its emission said."""
+    moment: int = field(default=0, compare=False)
+    """Its place among those that are due, or were parked, in one millisecond."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name in ("due", "parked"):
+            super().__setattr__("moment", next(_MOMENTS))
 
     @property
     def leaves(self) -> int | None:

@@ -216,10 +216,12 @@ class JournalRules:
         job = self.model.jobs.get(job_id)
         if job is None:
             return "unknown"
+        taken = job.story.live.get("#taken", "")
+        if signal in taken.split():
+            return "sent"
         if not job.is_open:
             return "ended"
-        if signal in job.story.inbox:
-            return "sent"
+        job.story.live["#taken"] = f"{signal} {taken}"
         job.story.heard += 1
         job.story.inbox[signal] = f"{job.story.heard} go now"
         if job.story.listens and job.state in ("delayed", "waiting-children"):

@@ -44,7 +44,7 @@ redis.call('ZREMRANGEBYSCORE', serving, commands.whole(now + SILENCE), '+inf') -
 redis.call('ZADD', serving, now, worker)
 redis.call('PEXPIRE', serving, SILENCE)
 idle.keep(worker, pool, now)
-local was_known = roster.knows(worker)
+local was_known = roster.is_known(worker)
 roster.note(worker, names, facts, since, now)
 if former ~= '' then presence.leave(worker, former, left, now) end
 for _, queue in ipairs(queues) do

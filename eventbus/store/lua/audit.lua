@@ -18,7 +18,7 @@ local MOST, MOST_REFUSALS, KEPT = 10000, 1000, 7776000000 -- 90 days, ms
 local LOOKED_AT, HOUR, FIRST = 100, 3600000, 1048576 -- refusals; ms; so ids of refusals are none of actions
 local SAME = { 'actor', 'address', 'action', 'kind', 'queue' }
 local now = args.take_now()
-local replaced, given = args.take(), args.take()
+local replaced, fields = args.take(), args.take()
 local actions, refusals = shard.root .. ':audit', shard.root .. ':refusals'
 
 local function read_fields(list)
@@ -34,36 +34,36 @@ local function is_same(one, other)
   return true
 end
 
-local function split_id(id)
+local function read_id(id)
   local ms, number = string.match(id, '^(%d+)-(%d+)$')
   return tonumber(ms), tonumber(number)
 end
 
 -- Counts a refusal. Ids rise, also where the clock is set back.
 local function count_refusal()
-  local refusal, time = read_fields(given), args.read_now('')
+  local refusal, time = read_fields(fields), args.read_now('')
   local newest, id = redis.call('XREVRANGE', refusals, '+', '-', 'COUNT', LOOKED_AT), commands.whole(time) .. '-' .. FIRST
-  local ms, number = split_id(newest[1] and newest[1][1] or '0-0')
+  local ms, number = read_id(newest[1] and newest[1][1] or '0-0')
   if ms >= time then id = commands.whole(ms) .. '-' .. commands.whole(number + 1) end
   for _, entry in ipairs(newest) do
-    local known, at = read_fields(entry[2]), split_id(entry[1])
-    if time - at < HOUR and is_same(known, refusal) then
-      given[#given + 1], given[#given + 2] = 'times', (tonumber(known.times) or 1) + 1
-      given[#given + 1], given[#given + 2] = 'since', known.since or commands.whole(at)
+    local same, at = read_fields(entry[2]), read_id(entry[1])
+    if time - at < HOUR and is_same(same, refusal) then
+      fields[#fields + 1], fields[#fields + 2] = 'times', (tonumber(same.times) or 1) + 1
+      fields[#fields + 1], fields[#fields + 2] = 'since', same.since or commands.whole(at)
       redis.call('XDEL', refusals, entry[1])
       break
     end
   end
-  return redis.call('XADD', refusals, 'MAXLEN', '~', MOST_REFUSALS, id, unpack(given))
+  return redis.call('XADD', refusals, 'MAXLEN', '~', MOST_REFUSALS, id, unpack(fields))
 end
 
 shard.begin_writing()
 if replaced ~= '' and redis.call('XDEL', actions, replaced) == 0 then return '' end
 local id, stream
-if replaced == '' and read_fields(given).outcome == 'refused' then
+if replaced == '' and read_fields(fields).outcome == 'refused' then
   id, stream = count_refusal(), refusals
 else
-  id, stream = redis.call('XADD', actions, 'MAXLEN', '~', MOST, '*', unpack(given)), actions
+  id, stream = redis.call('XADD', actions, 'MAXLEN', '~', MOST, '*', unpack(fields)), actions
 end
 redis.call('XTRIM', stream, 'MINID', '~', commands.whole(now - KEPT))
 redis.call('PEXPIRE', stream, KEPT)

@@ -82,6 +82,9 @@ class _Recorder:
         self.arguments = arguments
         return self._answer
 
+    async def look_by(self, name: str, arguments: list[Any], **given: Any) -> Any:
+        return await self.script(name, arguments)
+
 
 async def test_restarts_and_looks_send_what_their_headers_say() -> None:
     keys, names = Keys("t", "0"), {"now": "now", "run": "run", "body": "body", "timeout_ms": "timeout"}

@@ -36,7 +36,8 @@ def _edit(model: Any, edit: Edit) -> str:
     job.lane = edit.limit or job.lane
     if job.after and edit.due != "":
         job.ripe = model.now + int(edit.due)
-        job.due = job.ripe if edit.due else job.due
+        if edit.due:
+            job.due = job.ripe
     elif edit.due != "" and (edit.due != 0 or job.state == "delayed"):
         job.due = model.now + int(edit.due)
         if edit.due:

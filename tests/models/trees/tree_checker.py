@@ -111,7 +111,7 @@ class TreeChecker:
         if node.state == "active":
             assert is_of(node.token, now.held[node.id])
         elif node.state == "delayed":
-            assert now.zset("delayed", record["queue"])[node.id] == node.due
+            assert int(now.zset("delayed", record["queue"])[node.id]) == node.due
 
     def _check_moves(self, root: Node) -> None:
         """An open tree always has a job that will bring it further."""

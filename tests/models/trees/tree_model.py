@@ -163,6 +163,9 @@ class TreeModel(TreeStops):
             if is_removed:
                 self._removed.append(job)
             return
+        if node.due > self.now and not node.waited and not node.stop:
+            node.state = "delayed"  # it never began
+            return
         self._released.append(job)
 
     def _satisfy(self, job: str, child: str) -> None:

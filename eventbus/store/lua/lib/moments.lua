@@ -13,7 +13,7 @@ local LONGEST = 1000 -- full milliseconds that one call passes; behind them plac
 local function find_place(name, time)
   for at = time, time + LONGEST do
     local bounds = { '(' .. commands.whole(at + 1), commands.whole(at) }
-    local last = commands.try('ZREVRANGEBYSCORE', name, bounds[1], bounds[2], 'WITHSCORES', 'LIMIT', 0, 1)
+    local last = commands.try('ZRANGE', name, bounds[1], bounds[2], 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')
     local place = last and last[2] and tonumber(last[2]) + STEP or at
     if place < at + 1 then return place end
   end
@@ -34,6 +34,6 @@ function moments.add(name, list)
 end
 
 -- The bound of what has its time by now, for ZRANGEBYSCORE.
-function moments.bound(now)
+function moments.end_of(now)
   return '(' .. commands.whole(now + 1)
 end

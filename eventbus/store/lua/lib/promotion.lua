@@ -33,7 +33,7 @@ end
 -- Promotes a bounded number, and puts the queue back into `due` where some are left.
 function promotion.release_due(queue, now, ready)
   local name = shard.key('delayed', queue)
-  local ids = to_promote > 0 and commands.try('ZRANGEBYSCORE', name, '-inf', moments.bound(now), 'LIMIT', 0, to_promote) or {}
+  local ids = to_promote > 0 and commands.try('ZRANGEBYSCORE', name, '-inf', moments.end_of(now), 'LIMIT', 0, to_promote) or {}
   local due, bad, later, waiting = read_due(queue, ids, now)
   to_promote = to_promote - #ids
   commands.call_many('ZREM', name, ids)

@@ -24,7 +24,7 @@ function roster.note(worker, queues, facts, since, now)
 end
 
 -- 1 if the worker has announced itself within KEPT, else 0. (Its lease thread writes into `worker:<id>`.)
-function roster.knows(worker)
+function roster.is_known(worker)
   return redis.call('ZSCORE', shard.root .. ':fleet', worker) and 1 or 0
 end
 

@@ -25,7 +25,7 @@ local freed = {} -- those that this call released: their state says so only when
 trees.removed = {} -- what `remove` takes away when all are told
 
 -- Delays a job that never began and is not due yet; whoever stops is not kept from it. Returns whether it is delayed.
-local function delay(id, record, now)
+local function put_off(id, record, now)
   local due = tonumber(record.due)
   if not due or due <= now or record.first or record.stop then return false end
   local earliest = next_due.read()
@@ -51,7 +51,7 @@ function trees.release(id, now)
     return
   end
   placing.gone[id], freed[id] = nil, true
-  if delay(id, record, now) then return end
+  if put_off(id, record, now) then return end
   record.id = id
   tables.push(trees.released, record.queue, record)
 end
