@@ -179,9 +179,10 @@ async def test_a_thread_hears_why_it_should_end(runner: Runner, until: Until, re
     heard: list[Any] = []
     began = threading.Event()
 
-    @workflow.step(timeout="200ms" if reason == "timeout" else None)
+    @workflow.step(timeout="1s" if reason == "timeout" else None)
     def grind(ctx: StepContext[Any]) -> str:
-        heard.append(ctx.stopping)
+        if reason == "cancel":  # which waits for the beginning; a busy thread may see its timeout at once
+            heard.append(ctx.stopping)
         began.set()
         end = threading.Event()
         while not ctx.stopping and not end.wait(0.005):
@@ -195,5 +196,5 @@ async def test_a_thread_hears_why_it_should_end(runner: Runner, until: Until, re
         await handle.cancel("enough")
     with pytest.raises(FlowCancelled if reason == "cancel" else StepError):
         await handle.result()
-    await until(lambda: len(heard) == 2, "the thread has heard of it")
-    assert heard == [None, reason]
+    await until(lambda: reason in heard, "the thread has heard of it")
+    assert heard == ([None, reason] if reason == "cancel" else [reason])
