@@ -55,8 +55,8 @@ async def release(ctx: StepContext[Order], pieces: int) -> None:
 async def charge(ctx: StepContext[Order]) -> Payment:
     order = ctx.input
     say(f"{order.order_id}: charging {order.total}")
-    # A step whose process dies runs again. So the bank gets a key: the job's id, which is the same in each
-    # attempt.
+    # A step whose process dies runs again.
+    # So the bank gets a key: the job's id, which is the same in each attempt.
     await asyncio.sleep(0.5)  # pay(order.total, key=ctx.job_id)
     say(f"{order.order_id}: charged")
     return Payment(f"p-{order.order_id}", order.total)

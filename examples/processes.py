@@ -1,6 +1,4 @@
-"""CPU-bound handlers in processes of their own, a lifespan that handlers share, and middleware that times
-them.
-"""
+"""CPU-bound handlers in their own processes, a lifespan that they share, and middleware that times them."""
 
 import asyncio
 import time

@@ -1,5 +1,4 @@
-"""A report in five stages, whose worker is killed with -9 in each of them: once as a pipeline, once as a
-durable function.
+"""A report in five stages, whose worker is killed in each: once as a pipeline, once as a durable function.
 
 python report_pipeline.py pipeline
 python report_pipeline.py function
@@ -56,8 +55,7 @@ async def work(what: str) -> None:
         await asyncio.sleep(3600)  # in the middle of its work; it is killed there
 
 
-# Once as a pipeline. The merged result goes from stage to stage, and the progress keeps the files that are
-# done.
+# Once as a pipeline. The merged result goes from stage to stage, and the progress keeps the files done.
 
 
 class Cursor(msgspec.Struct):
@@ -103,8 +101,7 @@ pipeline = (
 )
 
 
-# Once as a durable function. What a call returns is recorded; each file is a job of its own, which any worker
-# takes.
+# Once as a durable function. What a call returns is recorded; each file is a job, which any worker takes.
 
 
 @task

@@ -1,5 +1,4 @@
-"""A text that is reviewed by a person: a state machine that waits for days, and outlives its workers and its
-server.
+"""A text that a person reviews: a state machine that waits for days, and outlives its workers and server.
 
 Run it, and answer from another terminal, also after it was stopped and started again:
 

@@ -36,8 +36,8 @@ def say(text: str) -> None:
 
 
 async def work(stage: str, job: Job) -> Any:
-    # A stage whose process dies before its entry is recorded runs again. So give others a key: f"{job.id}
-    # {stage}".
+    # A stage whose process dies before its entry is recorded runs again.
+    # So give others a key: f"{job.id} {stage}".
     say(f"{job.id}: {stage}")
     if stage == "print" and job.attempts == 0:
         raise ConnectionError("no paper")

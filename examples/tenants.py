@@ -1,5 +1,4 @@
-"""A client of a foreign API that allows each customer 10 calls a second, and two at a time, however many
-workers call it.
+"""A client of a foreign API that allows each customer 10 calls a second, two at a time, for all workers.
 
 One customer imports 100 contacts at once. The others, who come later with 3 each, do not wait for that. It
 prints how many calls each has had after 0.8 and after 2.8 seconds.

@@ -1,7 +1,7 @@
 """Listing flows: the newest ones, or all of them a page at a time.
 
-    open flows, the last added first -> ended ones, the last ended first -> ended ones that go at a time of
-    their own
+    open flows, the last added first -> ended ones, the last ended first
+                                     -> ended ones that go at a time of their own
 
 What must always hold: a page begins behind the last flow of the page before, by the place of that flow, so no
 flow is missed or listed twice, however many come and go meanwhile. A flow that ends while somebody pages

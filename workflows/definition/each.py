@@ -1,7 +1,7 @@
 """Steps that run for each item of a list: their definition, their items as steps, and their results.
 
-    over (a step or a function) -> the list of items, recorded once -> `step[0]`, `step[1]`, ..., at most
-    `at_once` at a time
+    over (a step or a function) -> the list of items, recorded once
+                                -> `step[0]`, `step[1]`, ..., at most `at_once` at a time
                                 -> the list of their results, recorded as the result of the step
 
 An item is a step of its own in all but the definition: it has its attempts, its records and its rollback, and
@@ -213,10 +213,10 @@ class EachSteps(Generic[I]):
 
         `over` gives the list, at most 10,000 items: an earlier step, its name, or a function of the context.
         At most `at_once` items run at a time. The result is the list of the items' results, in order. Each
-        item has its own attempts (`retry`, `timeout`), its own record and its own rollback: `rollback(ctx,
-        item, result)`. `ctx.step` names the step and the number of the item, such as `convert[3]`. The first
-        item that fails for good stops the flow; with `on_failure="ignore"` a StepFailed is in its place in
-        the result instead. With `spread` each item is a job of its own, which any worker of the fleet takes.
+        item has its own attempts (`retry`, `timeout`), its own record and its own rollback:
+        `rollback(ctx, item, result)`. `ctx.step` names the step and the number of the item, such as
+        `convert[3]`. The first item that fails for good stops the flow; with `on_failure="ignore"` a
+        StepFailed is in its place in the result instead. With `spread` each item is a job of its own, which any worker of the fleet takes.
         The other options are those of `step`; `when` is asked once, before `over`.
 
         Raises DefinitionError as `step` does.

@@ -2,8 +2,8 @@
 were to begin (`paused_steps`), and the flows of sub-workflows. The items of a spread each step are such
 steps, too.
 
-    waiting -> active (its condition and its input are asked for here) -> recorded as `child` -> added ->
-    apart apart -> completed | skipped | failed, once the end of the child is taken over and recorded
+    waiting -> active (its condition and input are asked for here) -> recorded as `child` -> added -> apart
+    apart -> completed | skipped | failed, once the end of the child is taken over and recorded
 
 What must always hold: the id of the child follows from the flow, its run and the step; the end of a child
 that was stopped together with its flow is not taken over here, but by the activation that undoes the flow.

@@ -1,8 +1,8 @@
 """The signals of one run of a step graph: which step that waits gets which signal.
 
-    a step begins to wait -> a signal of its name is there | comes -> given to the step, whose end takes it
-                                                           a payload that does not fit -> refused, and the
-                                                           step waits on
+    a step begins to wait -> a signal of its name is there | comes
+                          -> given to the step, whose end takes it
+                          -> its payload does not fit -> refused, and the step waits on
 
 What must always hold: a signal goes to one step, to the one that began to wait first; signals of a name are
 given in the order in which they came; a signal that no step waits for is kept.

@@ -1,8 +1,8 @@
 """What a step saves for its next attempt, and how it hears that it should end: for steps that run in the job
 of their flow.
 
-    saved (a live text of the flow's job, by the name of the step) -> replaced -> gone with the entry of the
-    step's end
+    saved (a live text of the flow's job, by the name of the step) -> replaced
+                                                                   -> gone with the entry of the step's end
 
 A spread step is a job of its own and saves there, as a handler does
 (`eventbus.handlers.contexts.attempt_tools`).

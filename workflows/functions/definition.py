@@ -171,8 +171,7 @@ def durable(
     version: str = "1",
     max_history: int = MAX_ENTRIES,
 ) -> DurableDecorator:
-    """Make the decorated async function a durable function: `async def order(ctx: FlowContext[Order]) ->
-    Receipt`.
+    """Make an async function a durable one: `async def order(ctx: FlowContext[Order]) -> Receipt`.
 
     A flow of it records each call of `ctx`. After a crash or a sleep the function runs again from its top,
     and recorded calls return at once what they returned before. So between these calls the code must do the

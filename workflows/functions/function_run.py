@@ -1,7 +1,7 @@
 """The run of a durable function: it repeats what is recorded, and goes on behind it.
 
-    advance -> collect -> append -> begin steps and children -> advance -> ... -> completed | failed | asleep
-    | again | mismatch
+    advance -> collect -> append -> begin steps and children -> advance -> ...
+            -> completed | failed | asleep | again | mismatch
 
 `advance` runs the code until all of its scopes wait. `collect` turns what happened meanwhile into entries:
 steps that ended, times that came, signals, and then who won a race. The code goes on, and steps begin, only

@@ -291,8 +291,7 @@ def task(
     timeout: Duration | None = None,
     pool: str | None = None,
 ) -> Any:
-    """Make the decorated function a task, which durable functions run as a step: `ctx.step(charge,
-    order_id)`.
+    """Make a function a task, which durable functions run as a step: `ctx.step(charge, order_id)`.
 
     Its arguments are any values; they are not recorded. Its result is JSON of the annotated return type. The
     task is named after the function, unless `name` is given. `retry` is its own rule, by default that of the

@@ -1,7 +1,7 @@
 """State machines: flows that stand at a named place until a transition moves them to another one.
 
-    started -> at a place -> a guard is true -> body runs on a copy -> moved (recorded) -> at the next place
-    -> ... -> completed
+    started -> at a place -> a guard is true -> body runs on a copy -> moved (recorded)
+                             -> at the next place -> ... -> completed
                           -> waits for a trigger, or for its children  -> the same
                           -> body fails -> attempt recorded -> tried again | moved to `error_place` | stands there with its error
 

@@ -47,9 +47,9 @@ class MachineContext(Generic[S]):
 
     `state` is a copy of the machine's state: change it, or set another one. It is recorded with the move, as
     are `save` and `children`; a body that fails leaves nothing of them. `place` is where the machine stands,
-    and `moves` how many moves it has made. `attempt` counts from 1 for each transition. `key` is `<flow
-    id>/<run>/<number of the move>/<transition>`: the same in all attempts of this transition for this move,
-    and in no other; that of a rollback ends with `undo`. Give it to a service that must not act twice.
+    and `moves` how many moves it has made. `attempt` counts from 1 for each transition. `key` is
+    `<flow id>/<run>/<number of the move>/<transition>`: the same in all attempts of this transition for this
+    move, and in no other; that of a rollback ends with `undo`. Give it to a service that must not act twice.
     `error` is the text of the last failure at this place, or the one that led to this error place, else
     empty.
     """

@@ -16,8 +16,7 @@ G = TypeVar("G")
 
 
 class PipelineContext(Generic[G]):
-    """What the functions of a pipeline get besides their values: `async def fetch(given: Given, ctx:
-    PipelineContext[Cursor])`.
+    """What functions of a pipeline get: `async def fetch(given: Given, ctx: PipelineContext[Cursor])`.
 
     `result` is the merged result so far, read-only: the fields of the input, and over them those of the
     outputs of earlier steps, as JSON values. `progress` is the progress, of the type that the pipeline

@@ -1,9 +1,9 @@
 """The queues that a running worker serves no more: closed at once, and forgotten when their last job has
 ended.
 
-    served -> closed: nothing of it is claimed -> finished: nothing of it runs or waits to be settled ->
-    forgotten
-                                               -> opened: served again
+    served -> closed: nothing of it is claimed
+    closed -> finished: nothing of it runs or waits to be settled -> forgotten
+           -> opened: served again
 
 Not here: what other workers are told of it (`engine.worker`, `presence`).
 

@@ -6,8 +6,8 @@ blame, and at least 1. It is *watched* while it has run no longer than it may ha
 (`fatal`), and a beat more. So a job that kills once more is watched then, and its blame is shared by few.
 Jobs that are no suspects run beside them.
 
-    cap 25 ──death──► cap 6 ──death──► cap 1 ──death──► failed, if it was blamed alone more than `max_stalls`
-    times in all
+    cap 25 ──death──► cap 6 ──death──► cap 1 ──death──► failed, if it was blamed alone
+                                                        more than `max_stalls` times in all
 
 What must always hold:
 - a worker watches at most as many suspects as the smallest cap among them;

@@ -3,8 +3,8 @@
 Each worker has one, and so has a dashboard. An operation is started by somebody who need not wait for it: it
 goes on when that browser, that dashboard and any worker are gone.
 
-    take -> (the batch that was saved last, once more) -> [ read a page -> save it as the batch -> do it ] ...
-    -> save the end
+    take -> (the batch that was saved last, once more)
+         -> [ read a page -> save it as the batch -> do it ] ... -> save the end
 
 What must always hold:
 - no job is changed before its batch is saved, under a number. So whoever takes the operation after a loss does that batch

@@ -93,9 +93,7 @@ class _Linker:
         directives = [match for line in self._lines if (match := _DIRECTIVE.fullmatch(line))]
         taken = {part.name for each in directives if not (each[1] or each[2]) for part in self.find(each[3])}
         self._deferred: dict[str, list[Part]] = {}
-        """The function that makes them -> the parts that it makes, without those that an earlier one
-        makes.
-        """
+        """The function that makes them -> the parts that it makes, without those that came earlier."""
         for each in directives:
             if each[2]:
                 self._deferred[each[2]] = [part for part in self.find(each[3]) if part.name not in taken]

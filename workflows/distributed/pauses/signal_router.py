@@ -1,9 +1,9 @@
 """The root of a flow whose steps are jobs: it gives the signals that the flow is sent to the steps that wait
 for them.
 
-    a step says that it waits -> recorded -> a signal of its name is there | comes -> recorded as that step's
-    -> given to its job
-                                             a payload that does not fit -> recorded as refused
+    a step says that it waits -> recorded
+    a signal of its name is there | comes -> recorded as that step's -> given to its job
+                                          -> its payload does not fit -> recorded as refused
 
 What must always hold: a signal goes to one step, to the one that began to wait first; it is taken by the
 append that records whose it is; a signal that no step waits for stays in the inbox of the root.

@@ -1,8 +1,8 @@
 """The doubts about steps of a local flow: which ones may have run when a worker died.
 
-    claimed with a stall -> steps that may have run are in doubt -> recorded beside the next entry of the
-    flow, or by the
-                            activation that knows of the stop
+    claimed with a stall -> steps that may have run are in doubt
+                         -> recorded beside the next entry of the flow,
+                            or by the activation that knows of the stop
     in doubt             -> ran again and completed or failed: known
                          -> cut in a later run: still in doubt, for nobody knows what the earlier run did
 
