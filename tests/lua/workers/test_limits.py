@@ -212,12 +212,13 @@ async def test_a_newer_process_decides_what_is_declared_and_people_decide_over_i
 async def test_the_servers_clock_tells_which_worker_is_newer(shard: Shard) -> None:
     queues = [AnnounceQueue(QUEUE, QUEUE, "", TWO)]
     taken = await shard.store.announce(pool="p", worker="w", queues=queues, unpark=False, now=shard.now)
-    assert taken == (0, shard.now)
+    assert taken == (0, shard.now, False)  # it was new
+    known = (0, taken[1], True)
     again: dict[str, Any] = {"pool": "p", "worker": "w", "queues": queues, "unpark": False, "since": taken[1]}
-    assert await shard.store.announce(**again, now=shard.now + 5_000) == taken
+    assert await shard.store.announce(**again, now=shard.now + 5_000) == known
     shard.now += 10_000
     await shard.announce(limit='{"at_once":3}', since="", worker="v")
-    assert await shard.store.announce(**again, now=shard.now) == taken
+    assert await shard.store.announce(**again, now=shard.now) == known
     assert await shard.command("HGET", shard.key("limits", QUEUE), "declared") == '{"at_once":3}'
     # Of a worker of an earlier release, whose own clock was ahead.
     await shard.command("HSET", shard.key("limits", QUEUE), "since", shard.now + 3_600_000)
