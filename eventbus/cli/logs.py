@@ -95,8 +95,22 @@ def _renderers(is_console: bool) -> list[Any]:
 
 
 def _clean(_logger: object, _method: str, event: dict[str, Any]) -> dict[str, Any]:
-    """Return the event without characters that would move the cursor or change colours of a terminal."""
-    return {name: visible(value) if isinstance(value, str) else value for name, value in event.items()}
+    """Return the event without characters that would move the cursor or change colours of a terminal.
+
+    A traceback keeps its lines: they stand below the line of the event, each with an indent of its own.
+    """
+    return {
+        name: _clean_lines(value)
+        if name == "exception"
+        else visible(value)
+        if isinstance(value, str)
+        else value
+        for name, value in event.items()
+    }
+
+
+def _clean_lines(value: Any) -> Any:
+    return "\n".join(map(visible, value.split("\n"))) if isinstance(value, str) else value
 
 
 def _order(_logger: object, _method: str, event: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.table import Column, Table
 from rich.text import Text
+from rich.tree import Tree
 
 from eventbus.cli.texts import visible
 
@@ -30,6 +31,8 @@ _MAY_BE_CUT = frozenset({"error", "note", "queues"})
 """The heads of columns whose rest nobody has to copy."""
 _LEAST = 24
 """Characters that a column keeps which may be cut."""
+_INDENT = 4
+"""Cells in front of what stands a level deeper in a tree."""
 _GAP = 2
 """Spaces between two columns."""
 
@@ -105,6 +108,10 @@ def _clean(printed: Any) -> Any:
             ]
             # rich has no other way
             column._cells[:] = cells  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    if isinstance(printed, Tree):
+        if isinstance(printed.label, (str, Text)):
+            printed.label = _clean_text(printed.label, keeps_lines=False)
+        printed.children[:] = [_clean(inner) for inner in printed.children]
     return printed
 
 
@@ -153,4 +160,7 @@ def _width_of(printed: Any) -> int:
         return max(map(_width_of, printed.renderables), default=0)
     if isinstance(printed, Text) and printed.no_wrap:
         return max((cell_len(line) for line in printed.plain.splitlines()), default=0)
+    if isinstance(printed, Tree):  # rich cuts its lines, also where they may be longer than the screen
+        own = cell_len(printed.label.plain) if isinstance(printed.label, Text) else 0
+        return max(own, *(_INDENT + _width_of(inner) for inner in printed.children), 0)
     return 0

@@ -85,12 +85,12 @@ def agree(question: str) -> bool:
     try:
         is_agreed = typer.confirm(question)
     except typer.Abort:
-        print()
+        say()
         raise CommandError(
             "nobody answered, so nothing was changed; with --yes it does not ask", exit_code=2
         ) from None
     if not is_agreed:
-        print("nothing was changed")
+        say("nothing was changed")
     return is_agreed
 
 

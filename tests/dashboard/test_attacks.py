@@ -27,7 +27,7 @@ async def test_rules_for_a_workflow_hold_for_its_schedules(
     rules = {"workflow.*": {"schedule.read": False, "schedule.run": False, "schedule.edit": False}}
     client = open_dashboard(provider, flows=flows, actions=rules)
     assert "nightly" not in (await client.get("/schedules")).text
-    assert (await client.get("/api/v1/schedules")).json() == {"schedules": []}
+    assert (await client.get("/api/v1/schedules")).json() == {"schedules": [], "cursor": None}
     assert (await client.act("/schedules/nightly/run")).status_code == 404
     other = open_dashboard(provider, flows=flows, actions={"hid": {"schedule.read": False}})
     assert "nightly" in (await other.get("/schedules")).text, "it is no event"

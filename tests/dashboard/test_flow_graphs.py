@@ -160,7 +160,7 @@ async def test_a_signal_of_a_state_machine_is_a_trigger_which_its_place_takes_or
         while not await flows.waits(flow.id):
             pass
         client = open_dashboard(away, flows=unknown)
-        assert "Signal answer…" in (await client.get(f"/flows/{flow.id}")).text
+        assert "Trigger answer…" in (await client.get(f"/flows/{flow.id}")).text
         wrong = await client.act(f"/flows/{flow.id}/signals/other", payload=7)
         assert (wrong.status_code, "which accepts answer" in wrong.json()["detail"]) == (409, True)
         assert (await client.act(f"/flows/{flow.id}/signals/answer", payload=7)).status_code == 200

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eventbus.cli.toolkit import UrlOption, agree, tell_asked
+from eventbus.cli.toolkit import UrlOption, agree, say, tell_asked
 from workflows import FlowsChange, WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.known_workflows import check_known_workflow
@@ -128,13 +128,13 @@ def _run(
     found, before = ask_flows(url, count, reads_only=True)
     of = f" of {workflow}" if workflow is not None else ""
     if dry_run or not found:
-        print(f"{_flows(found, state)}{of} would be {done}")
+        say(f"{_flows(found, state)}{of} would be {done}")
         if not found:
             tell_asked()
     elif yes or agree(f"{verb} {_flows(found, state)}{of}?"):
         changed, refused = ask_flows(url, act)
         more = f"; {refused} did not allow it any more" if refused else ""
-        print(f"{_flows(changed, state)}{of} {done}{more}")
+        say(f"{_flows(changed, state)}{of} {done}{more}")
     return 0
 
 

@@ -13,7 +13,7 @@ from drivers.program import Program
 from drivers.servers import Server, free_port
 
 from eventbus import Emission, Event, EventProvider, Limit, Retry
-from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable, task
+from workflows import FlowContext, Signal, StepContext, StepError, Workflow, WorkflowProvider, durable, task
 
 _PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 _PREFIX = "viewed"
@@ -32,6 +32,11 @@ async def prepare() -> int:
 async def paper(ctx: FlowContext[Any]) -> int:
     await ctx.step(prepare)
     return await ctx.wait_for(approval)
+
+
+@durable("torn")
+async def torn(ctx: FlowContext[Any]) -> int:
+    raise ValueError("torn")
 
 
 async def _charge(ctx: StepContext[Any]) -> str:
@@ -54,7 +59,7 @@ class Planting:
             each.flow(inner, name="pack")
         self._asking = Workflow[Any, Any]("asking", spread=True)
         self._asking.wait(approval, timeout="1 day", name="decision")
-        for each in (self._local, self._spread, self._asking, paper):
+        for each in (self._local, self._spread, self._asking, paper, torn):
             self._flows.register(each)
         self._provider.on("order", retry=Retry(attempts=1))(self._order)
         self._provider.on("order", group="audit")(lambda payload: None)
@@ -91,6 +96,8 @@ class Planting:
             handle = await execute(workflow, None)
             await handle.result()
             self.ids[name] = handle.id
+        with pytest.raises(StepError):
+            await (await execute(torn, None)).result()
         sleeping, asking = await execute(paper, None), await execute(self._asking, None)
         self.ids |= {"sleeping": sleeping.id, "asking": asking.id}
 

@@ -68,6 +68,8 @@ READS: dict[str, list[str]] = {
 COUNTS = {
     "jobs retry-all": ["order --dry-run"],
     "jobs purge": ["order --dry-run", "order --state delayed --dry-run"],
+    "flows retry-all": ["torn --dry-run"],
+    "flows cancel-all": ["paper --dry-run"],
 }
 """Commands that read when they are asked only to count."""
 
@@ -93,7 +95,9 @@ WRITES: dict[str, list[str]] = {
     "schedules remove": ["nightly"],
     "operations stop": ["{operation}"],
     "flows cancel": ["{sleeping}"],
+    "flows cancel-all": ["paper --yes"],
     "flows retry": ["{flow}"],
+    "flows retry-all": ["torn --yes"],
     "flows remove": ["{flow}"],
     "flows signal": ["{sleeping} approval 1"],
     "flows trigger": ["{sleeping} approval"],
@@ -158,7 +162,8 @@ def test_a_viewer_reads_everything_with_no_right_too_many(viewed: Viewed, invoke
         if words[0] == "check":
             continue  # it tries every command
         result = invoke(*words)
-        assert (result.exit_code, result.stderr) == (0, ""), (words, result.stderr)
+        told = [line for line in result.stderr.splitlines() if not line.startswith("asked redis://")]
+        assert (result.exit_code, told) == (0, []), (words, result.stderr)
         assert result.stdout or words[:2] == ["flows", "check"], words
     assert viewed.content() == before, "no reading command writes anything"
     used = viewed.used()

@@ -164,7 +164,7 @@ async def test_a_misspelt_bound_removes_nothing(provider: EventProvider, open_da
     assert "did you mean older_than?" in refused.json()["detail"]
     page = await client.get("/queues/event.a/bulk?action=remove&state=delayed&older_then=7d")
     assert (page.status_code, "older_than" in page.text) == (422, True)
-    twice = await client.get("/api/v1/queues/event.a/jobs?state=failed&state=delayed")
+    twice = await client.get("/api/v1/queues/event.a/jobs?limit=5&limit=6")
     assert (twice.status_code, "twice" in twice.text) == (422, True)
     lost = await client.act("/emissions", event="a", paylod={"x": 1})
     assert (lost.status_code, "did you mean payload?" in lost.text) == (422, True)

@@ -55,7 +55,8 @@ class GraphView(msgspec.Struct, frozen=True, kw_only=True):
     """The graph of a flow. `parts` counts its nodes before some were folded; there are none if they are too
     many.
 
-    `has_edges` is False where no worker has told what follows what.
+    `has_edges` is False where no worker has told what follows what. `signals` are those that its version
+    declares, None where it takes any, or where nobody has told.
     """
 
     flow_id: str
@@ -66,6 +67,7 @@ class GraphView(msgspec.Struct, frozen=True, kw_only=True):
     edges: list[EdgeLine]
     has_edges: bool
     parts: int
+    signals: list[str] | None = None
 
 
 async def read_graph(desk: Desk, caller: Caller, path: dict[str, str], query: GraphQuery) -> GraphView:
