@@ -63,6 +63,22 @@ def test_killed_while_using_alone_the_server_stays_and_is_adopted(
     assert not is_alive(folder)
 
 
+def test_killed_before_the_decision_to_end_the_server_is_adopted(
+    folder: Path, make_user: Callable[..., User]
+) -> None:
+    user = make_user(after=f"process.ask = lambda *a, **k: {DIE}")  # the first question: what is not saved
+    user.wait_word("socket")
+    pid = server_pid(folder)
+    user.go_on()
+    assert user.wait_dead() == -signal.SIGKILL
+    assert not (folder / "server.ending").exists()
+    server = EmbeddedServer(folder)
+    with client(server.start()) as asked:
+        assert asked.info("server")["process_id"] == pid
+    server.stop()
+    assert not is_alive(folder)
+
+
 @pytest.mark.parametrize(
     "sent", [False, True], ids=["before the server was told", "after the server was told"]
 )
