@@ -226,7 +226,8 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider, good: Event[An
     await provider.cancel(dropped.job_id)
     await provider.inspector.begin_operation("retry", "bad", state="failed")
     await provider.inspector.run_operations()
-    await provider.inspector.note_audit({"actor": "x", "action": "y"})
+    for outcome in ("changed", "refused"):  # two streams
+        await provider.inspector.note_audit({"actor": "x", "action": "y", "outcome": outcome})
     return {
         "failed": failed.job_id,
         "done": whole.job_id,
