@@ -108,7 +108,8 @@ TRIED: dict[str, tuple[str, ...]] = {
 #: Those of them that looking needs. docs/operations.md lists the same commands for a user who only looks.
 VIEWING: frozenset[str] = frozenset(
     {
-        *("eval", "evalsha", "time", "scan", "exists", "get", "mget", "hget", "hgetall", "hmget", "hlen"),
+        *("eval", "evalsha", "time", "scan", "exists", "get", "getrange", "mget"),
+        *("hget", "hgetall", "hmget", "hlen"),
         *("lindex", "llen", "lpos", "lrange", "smembers", "smismember", "srandmember"),
         *("zcard", "zcount", "zscore", "zrank", "zrange", "zrangebyscore", "zrevrange", "xrevrange"),
     }
