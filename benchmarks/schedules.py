@@ -1,5 +1,4 @@
-"""What it costs the server when very many schedules are due in one second: `python -m benchmarks.schedules
-URL`.
+"""What very many schedules that are due in one second cost the server: `python -m benchmarks.schedules URL`.
 
 It makes `--count` schedules that are due in the same second, waits until they are, and fires them as a worker
 does, with no other load. It prints the server's time for each schedule, and its longest call (`SLOWLOG`,

@@ -30,8 +30,9 @@ _SAMPLED = Path(__file__).parent / "faults"
 the same.
 """
 _WANTED = os.environ.get("EVENTBUS_TEST_SERVERS", "")
-"""`every`: tests of the sets `each` and `both` run on every kind of server; `rest`: only what `tox -e
-integration` left out.
+"""`every`: tests of the sets `each` and `both` run on every kind of server.
+
+`rest`: only what `tox -e integration` left out.
 """
 
 

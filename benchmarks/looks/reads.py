@@ -1,5 +1,4 @@
-"""How long the reads of an operator take, with very many jobs: `python -m benchmarks.looks.reads --count
-100000`.
+"""How long an operator's reads take, with very many jobs: `python -m benchmarks.looks.reads --count 100000`.
 
 It starts a server of its own, fills one queue with jobs in each state and 199 queues with one job each, and
 prints the milliseconds of each read with the CPU of this process and of the server, and the milliseconds and

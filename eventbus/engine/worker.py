@@ -1,10 +1,11 @@
 """The engine's worker: starts and stops the roles that consume queues.
 
 Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper -> operations
--> recorder -> gauges. The worker is ready once the announcement was answered and the claimer asks every queue.
+-> recorder -> gauges. The worker is ready once the announcement was answered and the claimer asks every
+queue.
 Stop: stop claiming -> leave the pool in the server and end the wake listener's read -> drain the handlers
--> give the rest back -> settle -> wake other workers for the queues with work -> end the roles -> send the last tallies,
-and deregister.
+-> give the rest back -> settle -> wake other workers for the queues with work -> end the roles
+-> send the last tallies, and deregister.
 
 Not here: events and payloads, and the handlers (`Consumer`).
 

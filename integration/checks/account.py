@@ -145,8 +145,7 @@ async def read_account(
 
 
 def split_around(report: FlowReport) -> tuple[FlowReport, dict[str, str]]:
-    """Return the report with the rollbacks that the flow itself ran, and those that flows around it ran: path
-    -> error.
+    """Return the report with the rollbacks of the flow itself, and those of flows around it: path -> error.
 
     A flow that has completed undoes nothing itself.
     """

@@ -50,9 +50,7 @@ class History:
         self.complaints: list[str] = []
         """Errors, and answers that no caller should get."""
         self.counts: Counter[tuple[str, int]] = Counter()
-        """Kind of event, or `acknowledged <queue>` and `completed <queue>`, and port of the node ->
-        number.
-        """
+        """Kind of event, `acknowledged <queue>` and `completed <queue>`, and port of the node -> number."""
         self._events: list[_Event] = []
         self._lock = threading.Lock()
 

@@ -124,9 +124,7 @@ class Ledger:
         ]
 
     def judge(self, account: Account, inherited: dict[str, str], stopped_ms: int = 0) -> Iterator[str]:
-        """Yield what is wrong with a flow. `inherited` are rollbacks that an outer flow ran, path ->
-        error.
-        """
+        """Yield what is wrong with a flow. `inherited` are rollbacks of an outer flow, path -> error."""
         report = account.report
         own = {each.step: each.error for each in report.rollbacks}
         if report.state not in ("completed", *STOPPED):

@@ -66,6 +66,9 @@ assert_type(graph.flow(inner, on_failure="ignore"), Step[str, int])
 
 async def signals(handle: FlowHandle[bool]) -> None:
     await handle.signal(approval, 7)
-    await handle.signal(approval, "7")  # type: ignore[misc]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await handle.signal(  # type: ignore[misc]  # pyright: ignore[reportCallIssue]
+        approval,
+        "7",  # pyright: ignore[reportArgumentType]
+    )
     assert_type(await run_inline(graph, "a", signals=[(approval, 7)]), bool)
     await start_inline(graph, "a").signal(approval, 7)

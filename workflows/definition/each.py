@@ -216,8 +216,9 @@ class EachSteps(Generic[I]):
         item has its own attempts (`retry`, `timeout`), its own record and its own rollback:
         `rollback(ctx, item, result)`. `ctx.step` names the step and the number of the item, such as
         `convert[3]`. The first item that fails for good stops the flow; with `on_failure="ignore"` a
-        StepFailed is in its place in the result instead. With `spread` each item is a job of its own, which any worker of the fleet takes.
-        The other options are those of `step`; `when` is asked once, before `over`.
+        StepFailed is in its place in the result instead. With `spread` each item is a job of its own, which
+        any worker of the fleet takes. The other options are those of `step`; `when` is asked once, before
+        `over`.
 
         Raises DefinitionError as `step` does.
         """

@@ -1,9 +1,9 @@
 """Each crash window of a mixed flow: a local root with a spread step and a sub-workflow, whose worker is
 killed.
 
-The child that has ended meanwhile is not run again, and one that was recorded and not added is added. `entry
-child away` is the call that records a child, `adds` the one that adds it while the root goes on, `spawn` the
-one with which the root waits.
+The child that has ended meanwhile is not run again, and one that was recorded and not added is added.
+`entry child away` is the call that records a child, `adds` the one that adds it while the root goes on,
+`spawn` the one with which the root waits.
 """
 
 from __future__ import annotations
