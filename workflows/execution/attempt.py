@@ -54,7 +54,7 @@ async def wait_ended(tasks: Collection[asyncio.Task[Any]], patience: float | Non
     """Wait until tasks have ended, for `patience` seconds at most; a cancellation of this call is raised
     behind that.
 
-    A cancel scope of anyio cancels again and again, so one that ended the wait would end each wait.
+    A cancel scope of anyio cancels again in each round of the event loop; only a shield keeps it from that.
     """
     end = None if patience is None else clock.monotonic() + patience
     cancelled: asyncio.CancelledError | None = None
@@ -62,7 +62,8 @@ async def wait_ended(tasks: Collection[asyncio.Task[Any]], patience: float | Non
         if end is not None and clock.monotonic() >= end:
             break
         try:
-            await asyncio.wait(left, timeout=None if end is None else end - clock.monotonic())
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait(left, timeout=None if end is None else end - clock.monotonic())
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
@@ -73,8 +74,7 @@ async def outlast(work: Coroutine[Any, Any, R], patience: float = PATIENCE) -> R
     """Return what `work` returns, or raise what it raises.
 
     If this call is cancelled, `work` goes on, and the cancellation is raised behind its end, or after
-    `patience` seconds. An
-    error of `work` is lost then: who is cancelled could do nothing about it.
+    `patience` seconds. An error of `work` is lost then: who is cancelled could do nothing about it.
     """
     task = begin_task(work)
     try:
