@@ -26,6 +26,7 @@ from eventbus.model.redaction.places import DOTS, blank, plain, record_places
 from eventbus.model.redaction.redacting import (
     Names,
     hide,
+    is_hidden,
     is_secret_name,
     next_nodes,
     start_nodes,
@@ -179,7 +180,7 @@ class HiddenValues:
 
     def _copy(self, value: Any) -> Any:
         if isinstance(value, str):
-            return value if value.startswith(DOTS) else self.in_text(value)
+            return value if is_hidden(value) else self.in_text(value)
         if isinstance(value, dict):
             return {name: self._copy(part) for name, part in cast("dict[str, Any]", value).items()}
         if isinstance(value, list):
