@@ -7,30 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from importable.missing_articles import NotFound, find, missing, missing_in_thread
 
-from eventbus import Event, EventProvider, Retry
+from eventbus import EventProvider, Retry
 from workflows import FlowContext, StepContext, Workflow, WorkflowProvider, durable
 from workflows.testing import run_inline
 
 MakeProvider = Callable[..., EventProvider]
-
-
-class NotFound(Exception):
-    def __init__(self, sku: str, *, left: int) -> None:
-        super().__init__(f"no article {sku}")
-        self.sku = sku
-        self.left = left
-
-
-find = Event("find", payload=str, errors=[NotFound])
-
-
-async def missing(sku: str) -> None:
-    raise NotFound(sku, left=0)
-
-
-def missing_in_thread(sku: str) -> None:
-    raise NotFound(sku, left=0)
 
 
 def check(error: BaseException) -> None:
