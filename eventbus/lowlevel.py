@@ -81,9 +81,11 @@ from eventbus.telemetry.failure import (
     is_settled_below,
     log_failure,
     mark_awaited,
+    mark_of,
     mark_own,
     read_failure,
     revive,
+    with_places_of,
 )
 from eventbus.telemetry.job_failure import FailureOutcome, outcome_of
 from eventbus.telemetry.log_context import fact, set_facts, trace_facts, with_facts
@@ -207,6 +209,7 @@ __all__ = [
     "log_failure",
     "make_failure_hook",
     "mark_awaited",
+    "mark_of",
     "mark_own",
     "message_attributes",
     "milliseconds",
@@ -237,4 +240,5 @@ __all__ = [
     "tracer",
     "types_agree",
     "with_facts",
+    "with_places_of",
 ]

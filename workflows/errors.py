@@ -322,10 +322,14 @@ class StepNotFound(WorkflowError):
 
 def _text(error: BaseException) -> str:
     """Return the error's text, with its type if it has no text or is not an error of these packages."""
-    if isinstance(error, EventBusError) and str(error):
-        return str(error)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  (the user's `__str__`)
+        text = ""
+    if isinstance(error, EventBusError) and text:
+        return text
     name = type(error).__name__
-    return f"{name}: {error}" if str(error) else name
+    return f"{name}: {text}" if text else name
 
 
 def _rollback_text(rollback: Rollback, errors: Sequence[RollbackError]) -> str:

@@ -20,7 +20,7 @@ import types
 from collections.abc import Generator
 from typing import Any, Generic, Protocol, TypeVar
 
-from eventbus.errors import EmitError, JobCancelled, ProviderStopped, UsageError
+from eventbus.errors import EmitError, JobCancelled, ProviderStopped, StoreCorrupt, UsageError
 from eventbus.model.durations import Duration
 from eventbus.telemetry.failure import mark_awaited
 from eventbus.telemetry.log_context import with_facts
@@ -308,8 +308,11 @@ class PendingEmission(Emission[R]):
             self._text = text  # decoded when a waiter first asks for it
             self._finish()
         else:
-            error = self._route.revive(state, text, self.job_id)
-            mark_awaited(error)
+            try:
+                error = self._route.revive(state, text, self.job_id)
+                mark_awaited(error)
+            except Exception as own:  # noqa: BLE001  (a class of the user's: others wait for the same read)
+                error = StoreCorrupt(f"the error of job {self.job_id} cannot be made again: {own!r}")
             self.fail(error)
 
     def fail(self, error: Exception) -> None:

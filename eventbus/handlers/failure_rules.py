@@ -35,6 +35,7 @@ from eventbus.telemetry.failure import (
     is_final,
     is_settled_below,
     log_failure,
+    mark_of,
     read_failure,
     recorded,
     without,
@@ -100,7 +101,7 @@ class FailureRules:
 
     def _hidden(self, job: Job, error: BaseException) -> HiddenTexts:
         """Return what an error must not quote of the job's payload, and of those of its batch."""
-        others: Sequence[Job] = getattr(error, BATCH, ())
+        others: Sequence[Job] = mark_of(error, BATCH) or ()
         hidden = self.hidden(job)
         return hidden.joined(map(self.hidden, others)) if others else hidden
 

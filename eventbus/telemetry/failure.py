@@ -114,6 +114,19 @@ class Recorded(msgspec.Struct, frozen=True):
     is_awaited: bool = False
 
 
+def mark_of(error: BaseException, name: str) -> Any:
+    """Return what this package has noted at an error; None if nothing, also if its class cannot be asked."""
+    try:
+        return getattr(error, name, None)
+    except Exception:  # noqa: BLE001  (the user's `__getattr__`)
+        return None
+
+
+def with_places_of(text: str, error: BaseException) -> str:
+    """Return the record of an error, made anew from what an emitter got, with the places that `error` carries."""
+    return without(text, NOTHING_HIDDEN.with_secret(hidden_of(error)))
+
+
 def mark_recorded(error: BaseException, record: Recorded) -> None:
     """Keep the record of an error that another process reported; `describe` and `is_final` then use it."""
     object.__setattr__(error, _RECORDED, record)
@@ -121,7 +134,7 @@ def mark_recorded(error: BaseException, record: Recorded) -> None:
 
 def recorded(error: BaseException) -> Recorded | None:
     """Return the record of an error that came from another process, or None if it was raised in this one."""
-    return getattr(error, _RECORDED, None)
+    return mark_of(error, _RECORDED)
 
 
 def is_final(error: BaseException) -> bool:
@@ -163,7 +176,7 @@ def mark_awaited(error: BaseException) -> None:
 def is_awaited(error: BaseException) -> bool:
     """Return whether this very error is the final failure of a job that the code awaited."""
     known = recorded(error)
-    return hasattr(error, _AWAITED) if known is None else known.is_awaited
+    return bool(mark_of(error, _AWAITED)) if known is None else known.is_awaited
 
 
 def is_settled_below(error: BaseException, rule: Retry) -> bool:
@@ -190,7 +203,7 @@ def is_answer(
     return (
         isinstance(error, tuple(declared))
         and not isinstance(error, (ProcessDied, *retry_on))
-        and not hasattr(error, _OWN)
+        and not mark_of(error, _OWN)
     )
 
 
@@ -271,7 +284,7 @@ def hidden_of(error: BaseException) -> set[str]:
         if raised is None or id(raised) in seen:
             continue
         seen.add(id(raised))
-        found.update(getattr(raised, _HIDDEN, ()))
+        found.update(mark_of(raised, _HIDDEN) or ())
         ahead += [raised.__cause__, raised.__context__]
         if isinstance(raised, BaseExceptionGroup):
             ahead += cast("BaseExceptionGroup[BaseException]", raised).exceptions

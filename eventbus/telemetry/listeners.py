@@ -23,7 +23,7 @@ import msgspec
 
 from eventbus.errors import DefinitionError
 from eventbus.model import clock
-from eventbus.model.containment import contained, contained_await
+from eventbus.model.containment import Contained, contained, contained_await
 from eventbus.model.names import shown
 from eventbus.telemetry.change import Change, ChangeKind
 from eventbus.telemetry.logging import get_logger
@@ -173,11 +173,21 @@ class Teller:
             if inspect.iscoroutinefunction(function):
                 await contained_await(function(change))
             else:
-                await asyncio.to_thread(contained, function, change)
-        except Exception as error:  # noqa: BLE001  (whatever a listener raises)
+                await asyncio.to_thread(_call_plain, function, change)
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the worker stops; otherwise it is the listener's own
             _log.error("listener failed", listener=_name(function), change=change.what, exc_info=error)
             if change.what != "error":
-                self.error("listener", error)
+                self.error("listener", error if isinstance(error, Exception) else Contained(error))
+
+
+def _call_plain(function: Listener, change: Change) -> None:
+    try:
+        contained(function, change)
+    except StopIteration as error:  # which no future takes
+        raise RuntimeError("the listener raised StopIteration") from error
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -21,7 +21,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from eventbus import Retry
-from eventbus.lowlevel import describe, get_logger, log_failure
+from eventbus.lowlevel import describe, get_logger, log_failure, note_around
 from workflows.definition.context import StepContext, codecs_of
 from workflows.definition.contexts.reading import keeping_lines_in
 from workflows.definition.step import Step
@@ -131,6 +131,8 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True):
     async def perform(self, number: int, call_sync: CallSync, job_id: str) -> None:
         """Call the rollback with the result of its step. Raises what it raises, and PayloadError."""
         step, ctx, record = self.step, keeping_lines_in(job_id, self.ctx(number)), self.record
+        if record is not None:
+            note_around(step.name, record.result)
         result = (
             codecs_of(ctx).result(step.name).decode(memoryview(record.result))
             if record is not None and record.has_result

@@ -14,7 +14,7 @@ from workflows.definition.workflow import Workflow
 from workflows.execution.rollback import RollbackResult
 from workflows.execution.step_runner import judge
 from workflows.records.indeterminate import unknown_text
-from workflows.records.records import StepRecord
+from workflows.records.records import StepRecord, error_text
 from workflows.records.report import StepReport, StepState
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class StepRun:
         self.attempts += 1
         delay, error = judge(rule, self.attempts, error, workflow)
         self.failure = describe(error, attempts=self.attempts, declared=workflow.errors, event=event)
-        self.told = f"{type(error).__name__}: {error}"
+        self.told = error_text(self.failure)
         self.state = "failed"
         return delay
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from eventbus import Retry
-from eventbus.lowlevel import Codec
+from eventbus.lowlevel import Codec, note_around
 from workflows.execution.rollback import RollbackResult
 from workflows.execution.spans import traceparent_around
 from workflows.execution.step_runner import CallSync
@@ -88,6 +88,7 @@ class TaskUndo(msgspec.Struct, frozen=True):
             value = args
             call, is_async = partial(self.task.function, *args, **kwargs), self.task.is_async
         else:
+            note_around(self.path, self.entry.result)
             codec: Codec = self.task.codec()
             value = result = codec.decode(memoryview(self.entry.result))
             assert self.task.undo is not None, "only tasks with a rollback are listed"  # noqa: S101

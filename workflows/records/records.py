@@ -361,7 +361,7 @@ def _raised(error: FlowError, errors: Sequence[type[Exception]]) -> Exception:
         return error
     declared = error.error
     error.__cause__ = declared.__cause__  # the remote traceback; not `declared`, which would close a ring
-    declared.__cause__ = error
+    object.__setattr__(declared, "__cause__", error)  # a frozen dataclass has a `__setattr__` of its own
     return declared
 
 

@@ -37,6 +37,8 @@ __all__ = ["NOTHING_HIDDEN", "HiddenTexts", "HiddenValues"]
 _PAYLOAD, _RESULT = "p", "result"
 _LEAST = 3
 """Characters of a value that is looked for in texts; a shorter one would be found everywhere."""
+_LINE = 6
+"""Characters of one line of a value of several lines, which is looked for by itself."""
 _MOST_VALUES, _MOST_CHARACTERS, _MOST_SEEN = 1000, 64 * 1024, 100_000
 """How much of a body is looked for in texts, and how many of its parts are looked at."""
 
@@ -263,7 +265,11 @@ class _Search:
 
 
 def _forms(values: set[str]) -> tuple[str, ...]:
-    return _longest_first({form for value in values for form in forms_of(value) if len(form) >= _LEAST})
+    found = {form for value in values for form in forms_of(value) if len(form) >= _LEAST}
+    # The traceback of a group indents each line of what it quotes.
+    return _longest_first(
+        found | {line for form in found for line in form.splitlines() if len(line) >= _LINE}
+    )
 
 
 def _longest_first(forms: set[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from eventbus import DefinitionError, Retry
-from eventbus.lowlevel import check_answers, shown
+from eventbus.lowlevel import check_answers, mark_of, shown
 
 __all__ = ["check_declared", "check_errors", "check_retry_on", "is_last", "mark_last"]
 
@@ -70,4 +70,4 @@ def mark_last(error: BaseException) -> None:
 
 def is_last(error: BaseException) -> bool:
     """Tell whether no further attempt follows `error`, whatever the retry rule says."""
-    return hasattr(error, _LAST)
+    return bool(mark_of(error, _LAST))

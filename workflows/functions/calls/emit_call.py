@@ -41,6 +41,7 @@ from eventbus.lowlevel import (
     read_failure,
     revive,
     shown,
+    with_places_of,
 )
 from workflows.functions.calls.history import Record
 from workflows.functions.calls.origin import Origin, set_origin
@@ -150,7 +151,7 @@ class EmitCall(StepCall[R]):
         failure = _failure_of(error)
         if failure is None:
             return describe(error, attempts=self._attempts, declared=self._errors, event=self.name)
-        return msgspec.json.encode(failure).decode()
+        return with_places_of(msgspec.json.encode(failure).decode(), error)
 
     def is_answer(self, error: BaseException) -> bool:
         """Tell whether an error is one that the event or the function declares."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from eventbus.lowlevel import mark_of
+
 if TYPE_CHECKING:
     from workflows.functions.calls.scope import Scope
 
@@ -50,7 +52,7 @@ def set_origin(error: BaseException, origin: Origin) -> None:
 
 def origin_of(error: BaseException) -> Origin | None:
     """Return the origin of an error that a call raised; None for one that the code made."""
-    return getattr(error, _NAME, None)
+    return mark_of(error, _NAME)
 
 
 def note_got(error: BaseException, scope: Scope) -> None:
