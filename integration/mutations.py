@@ -3,11 +3,11 @@
     python integration/mutations.py --count 60 --seed 1        (or: tox -e mutations -- --count 60)
     python integration/mutations.py --only rights --only watch (or: tox -e mutations -- --only rights)
 
-A mutation changes one line of one file of a copy of the tree. In a script it turns a condition, drops a write,
-or swaps two arguments. In Python it turns a comparison, a condition or a flag, drops a call that stands by
-itself, or changes a small number. The tests of its subject run until one fails. A mutation that a stage takes
-longer for than it may counts as caught too, because CI would stop there. A script that cannot be loaded says
-nothing and is replaced by another.
+A mutation changes one line of one file of a copy of the tree. In a script it turns a condition, drops a
+write, or swaps two arguments. In Python it turns a comparison, a condition or a flag, drops a call that
+stands by itself, or changes a small number. The tests of its subject run until one fails. A mutation that a
+stage takes longer for than it may counts as caught too, because CI would stop there. A script that cannot be
+loaded says nothing and is replaced by another.
 
 A mutation that no test caught is printed with its place. Some of these change nothing that anybody can see: a
 person has to judge them, so the program ends with status 0 whatever the share is.
@@ -172,7 +172,9 @@ def mutate_python(path: Path, source: str) -> Iterator[Mutation]:
 
 
 def _change(parent: ast.AST, node: ast.AST, source: str) -> tuple[str, ast.expr | ast.stmt, str] | None:
-    """Return what a mutation of a node is called, what it replaces, and by which text; None for no mutation."""
+    """Return what a mutation of a node is called, what it replaces, and by which text; None for no
+    mutation.
+    """
 
     def text(part: ast.AST) -> str:
         found = ast.get_source_segment(source, part) or ""

@@ -123,7 +123,9 @@ def mark_of(error: BaseException, name: str) -> Any:
 
 
 def with_places_of(text: str, error: BaseException) -> str:
-    """Return the record of an error, made anew from what an emitter got, with the places that `error` carries."""
+    """Return the record of an error, made anew from what an emitter got, with the places that `error`
+    carries.
+    """
     return without(text, NOTHING_HIDDEN.with_secret(hidden_of(error)))
 
 
