@@ -23,12 +23,22 @@ Seen = tuple[dict[str, Any], str, str]
 
 _TICK = Event("tick", payload=int)
 _report = Workflow("nightly", input=int, output=int)
-_flows: asyncio.Queue[Seen] = asyncio.Queue()
+
+
+class _Told:
+    """What the flows of one test have told."""
+
+    queue: asyncio.Queue[Seen]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    _Told.queue = asyncio.Queue()  # one for each event loop
 
 
 @_report.step
 async def gather(ctx: StepContext[int]) -> int:
-    _flows.put_nowait((dict(ctx.meta or {}), ctx.correlation_id, ""))
+    _Told.queue.put_nowait((dict(ctx.meta or {}), ctx.correlation_id, ""))
     return ctx.input
 
 
@@ -39,7 +49,7 @@ async def tell(ctx: StepContext[int]) -> int:
 
 @durable("summarize")
 async def summarize(ctx: FlowContext[int]) -> int:
-    _flows.put_nowait((dict(ctx.meta or {}), ctx.correlation_id, ""))
+    _Told.queue.put_nowait((dict(ctx.meta or {}), ctx.correlation_id, ""))
     return ctx.input
 
 
@@ -103,11 +113,11 @@ async def test_flows_of_schedules_have_them_too(make_provider: MakeProvider, kin
     with provider.context(correlation_id="declared"):
         flows.schedules.every("1 hour", workflow, id="d", input=1, meta={"n": 1}, immediately=True)
     async with provider, provider.worker():
-        _check(await asyncio.wait_for(_flows.get(), 30), "d", {"n": 1}, "declared")
+        _check(await asyncio.wait_for(_Told.queue.get(), 30), "d", {"n": 1}, "declared")
         with provider.context(correlation_id="added", tenant="acme"):
             added = await flows.schedules.add(workflow, id="a", every="1 hour", input=1)
         flow = await added.trigger()
-        _check(await asyncio.wait_for(_flows.get(), 30), "a", {"tenant": "acme"}, "added")
+        _check(await asyncio.wait_for(_Told.queue.get(), 30), "a", {"tenant": "acme"}, "added")
         assert (await flows.handle(flow, workflow).result(timeout=30)) is not False
 
 
