@@ -54,7 +54,7 @@ from eventbus.model.emits import Emits
 from eventbus.model.keep import KeepGiven, check_keep
 from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
-from eventbus.model.redaction.hidden_around import hide_around, note_around
+from eventbus.model.redaction.hidden_around import hide_around, is_quoting, note_around
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.marks import encode_marks
 from eventbus.model.redaction.places import blank, record_places
@@ -75,6 +75,7 @@ from eventbus.telemetry.failure import (
     describe,
     describe_cancelled,
     hidden_of,
+    hide_in_record,
     is_answer,
     is_excluded,
     is_final,
@@ -196,6 +197,7 @@ __all__ = [
     "hidden_of",
     "hide_around",
     "hide_frames",
+    "hide_in_record",
     "hints_of",
     "import_path_of_function",
     "import_path_of_object",
@@ -203,6 +205,7 @@ __all__ = [
     "is_answer",
     "is_excluded",
     "is_final",
+    "is_quoting",
     "is_settled_below",
     "is_untyped",
     "later",

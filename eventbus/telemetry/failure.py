@@ -26,7 +26,7 @@ from eventbus.errors import (
     Unrecoverable,
 )
 from eventbus.model.containment import contained, original
-from eventbus.model.redaction.hidden_around import hidden_around
+from eventbus.model.redaction.hidden_around import hidden_around, note_forms_around
 from eventbus.model.redaction.hidden_values import NOTHING_HIDDEN, HiddenTexts
 from eventbus.model.redaction.places import find_hidden_in, plain
 from eventbus.model.retry import Retry
@@ -39,6 +39,7 @@ __all__ = [
     "carry_hidden",
     "describe",
     "hidden_of",
+    "hide_in_record",
     "log_failure",
     "read_failure",
     "revive",
@@ -89,6 +90,7 @@ class Failure(msgspec.Struct, omit_defaults=True):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Failure).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def type_name(kind: type[BaseException]) -> str:
@@ -260,13 +262,42 @@ def describe(
 
 
 def without(text: str, hidden: HiddenTexts) -> str:
-    """Return the record of an error with this hidden in its texts. The arguments of a declared error stay."""
+    """Return the record of an error with this hidden in its texts, and in those of the records that it holds.
+
+    The arguments of a declared error stay, and so does what only other kinds of records have.
+    """
     if not hidden:
         return text
-    failure = _each_text(_read(text), hidden.recorded)
-    if failure.carried is not None:
-        failure.carried = hide_in_carried(failure.carried, hidden)
-    return _encode(failure).decode()
+    try:
+        return _hide_in(_decode_fields(text), hidden)
+    except (msgspec.MsgspecError, UnicodeError):
+        return _encode(_each_text(_read(text), hidden.recorded)).decode()
+
+
+def hide_in_record(text: str) -> str:
+    """Return the record of another job's error with that hidden which the job around the caller hides."""
+    return without(text, hidden_around()) if text else text
+
+
+def _hide_in(fields: dict[str, msgspec.Raw], hidden: HiddenTexts) -> str:
+    changed: dict[str, Any] = {}
+    for name, raw in fields.items():
+        if name in ("message", "traceback"):
+            changed[name] = hidden.recorded(msgspec.json.decode(raw, type=str))
+        elif name == "causes":
+            causes = msgspec.json.decode(raw, type=list[tuple[str, str]])
+            changed[name] = [(kind, hidden.recorded(cause)) for kind, cause in causes]
+        elif name == "carried" and bytes(raw) != b"null":
+            changed[name] = hide_in_carried(msgspec.json.decode(raw, type=Carried), hidden)
+        elif name == "error" and bytes(raw)[:1] == b"{":
+            changed[name] = msgspec.Raw(without(bytes(raw).decode(), hidden).encode())
+        elif name == "rollback_errors":
+            pairs = msgspec.json.decode(raw, type=list[tuple[str, msgspec.Raw]])
+            changed[name] = [
+                (path, msgspec.Raw(without(bytes(record).decode(), hidden).encode()))
+                for path, record in pairs
+            ]
+    return _encode(fields | changed).decode()
 
 
 def read_failure(text: str) -> Failure:
@@ -361,6 +392,7 @@ def revive(
     """
     failure = _read(text)
     hidden = _hidden_in(failure)
+    note_forms_around(hidden)  # an error may also be read as a value
     _each_text(failure, plain)
     event = failure.event or event
     if state == "cancelled":

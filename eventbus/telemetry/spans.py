@@ -27,9 +27,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from eventbus.errors import HandlerError
 from eventbus.model.later import Later
-from eventbus.model.redaction.hidden_around import hidden_around, is_hiding_around
+from eventbus.model.redaction.hidden_around import hidden_around
 from eventbus.model.redaction.hidden_values import HiddenTexts
-from eventbus.telemetry.failure import type_name
+from eventbus.telemetry.failure import message_of, type_name
 from eventbus.telemetry.log_context import SPAN_ID, TRACE_ID, forget_facts
 from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import NOTHING, Ambient, enter
@@ -160,16 +160,14 @@ def receive_span(
     the values that a recorded error must not quote; by default those of the job that runs around the caller.
     """
     later: Later | None = None
-    if hides is None and is_hiding_around():
-        hides = hidden_around
     with active.start_as_current_span(
         name,
         context=_propagator.extract({"traceparent": traceparent, "tracestate": tracestate}, get_current()),
         kind=trace.SpanKind.CONSUMER,
         attributes=dict(attributes),
         links=links,
-        record_exception=hides is None,
-        set_status_on_exception=hides is None,
+        record_exception=False,
+        set_status_on_exception=False,
     ) as span:
         around = span.get_span_context()
         TRACE_ID.set(trace.format_trace_id(around.trace_id))
@@ -181,18 +179,17 @@ def receive_span(
                 later = given
                 span.set_attribute("eventbus.later", given.delay)
             except Exception as error:
-                if hides is not None:
-                    _record_without(span, error, hides())
+                _record(span, error, (hides or hidden_around)())
                 raise
     if later is not None:
         raise later
 
 
-def _record_without(span: trace.Span, error: Exception, hidden: HiddenTexts) -> None:
+def _record(span: trace.Span, error: Exception, hidden: HiddenTexts) -> None:
     """Record an error as the SDK does, without what is sensitive. As logs, a trace has what is only secret by
     its name.
     """
-    text = hidden.shown(str(error))
+    text = hidden.shown(message_of(error))
     stack = hidden.shown("".join(traceback.format_exception(error)))
     facts = {"type": type_name(type(error)), "message": text, "stacktrace": stack, "escaped": "False"}
     span.add_event("exception", {f"exception.{name}": value for name, value in facts.items()})

@@ -83,6 +83,24 @@ async def test_check_23_a_group_shows_no_secret_of_its_sample(
         assert secret.rstrip("0123456789") not in text or secret.isdecimal()
 
 
+async def test_who_sees_types_alone_has_a_group_for_each_type_and_retries_that(
+    provider: EventProvider, open_dashboard: Open, stack: AsyncExitStack
+) -> None:
+    """Neither the groups nor their names tell which of the errors are alike."""
+    texts = ["no fox", "no fox", "no dog"]
+    await _fail(provider, stack, *({"kind": "value", "text": text} for text in texts))
+    client = open_dashboard(provider, redact="all")
+    (group,) = (await client.get("/api/v1/failures")).json()["failures"]
+    assert (group["error"], group["count"]) == ("ValueError", 3)
+    whole = (await open_dashboard(provider).get("/api/v1/failures")).json()["failures"]
+    assert [(each["error"], each["count"]) for each in whole] == [
+        ("ValueError: no fox", 2),
+        ("ValueError: no dog", 1),
+    ]
+    begun = (await client.act(f"/failures/{group['id']}/retry", expected=3)).json()
+    assert await _finish(client, begun["operation"]) == ("completed", 3, 0)
+
+
 async def test_a_group_is_not_there_for_whom_its_queue_is_hidden(
     provider: EventProvider, open_dashboard: Open, stack: AsyncExitStack
 ) -> None:

@@ -18,7 +18,9 @@ from eventbus.admin.jobs import job_report
 from workflows import (
     END,
     FlowContext,
+    FlowError,
     MachineContext,
+    Signal,
     StateMachine,
     StepContext,
     Workflow,
@@ -30,6 +32,7 @@ from workflows import (
 
 Open = Callable[..., Any]
 TOKEN = "tok-5e8a-91"
+PAN = "pan-6011-77"
 PLACES = ("/jobs/{id}", "/api/v1/jobs/{id}", "/failures", "/api/v1/failures", "/tail")
 
 
@@ -259,3 +262,187 @@ async def test_a_search_looks_at_as_many_jobs_whether_it_finds_a_hidden_value_or
         (await provider.inspector.find_by_field("marked", f"holder:{name}")) for name in ("Ada Lovelace", "x")
     ]
     assert [(each.jobs, each.seen, each.cursor) for each in seen] == [([], 450, None)] * 2
+
+
+class Payment(msgspec.Struct):
+    pan: Annotated[str, Sensitive()]
+    note: str = ""
+
+
+@task(retry=Retry(attempts=1))
+async def look_up(pan: Any) -> None:
+    """Fail with its item."""
+    raise ValueError(f"pan {pan} is refused")
+
+
+@durable("pay-each", version="1")
+async def _each(ctx: FlowContext[Payment]) -> None:
+    await ctx.map(look_up, [ctx.input.pan])
+
+
+@durable("pay-each-in-part", version="1")
+async def _each_in_part(ctx: FlowContext[Payment]) -> None:
+    found = await ctx.map(look_up, [{"n": 1, "of": [ctx.input.pan]}], return_exceptions=True)
+    assert isinstance(found[0], Exception)
+    raise found[0]
+
+
+_plain: Workflow[str, Any] = Workflow("pay-plain", input=str, retry=Retry(attempts=1))
+
+
+@_plain.step
+async def refuse(ctx: StepContext[str]) -> None:
+    raise ValueError(f"pan {ctx.input} is refused")
+
+
+@durable("pay-nested", version="1")
+async def _nested(ctx: FlowContext[Payment]) -> None:
+    await ctx.flow(_plain, ctx.input.pan)
+
+
+@durable("pay-signalled", version="1")
+async def _signalled(ctx: FlowContext[Any]) -> None:
+    got = await ctx.wait_for(paid)
+    raise ValueError(f"pan {got.pan} is refused")
+
+
+paid = Signal("paid", Payment)
+
+
+class _Triggered(StateMachine[dict[str, Any]], name="pay-triggered", start="new"):
+    @transition("new", to=END, wait=Payment, retry=Retry(attempts=1))
+    async def pay(self, ctx: MachineContext[dict[str, Any]], got: Payment) -> None:
+        raise ValueError(f"pan {got.pan} is refused")
+
+
+@pytest.mark.parametrize(
+    ("definition", "given"),
+    [
+        (_each, Payment(PAN)),
+        (_each_in_part, Payment(PAN)),
+        (_nested, Payment(PAN)),
+        (_signalled, {}),
+        (_Triggered, {}),
+    ],
+    ids=["item", "part-of-item", "nested", "signal", "trigger"],
+)
+async def test_a_sensitive_value_is_hidden_wherever_its_flow_passes_it_on(
+    make_provider: Callable[..., EventProvider],
+    open_dashboard: Open,
+    logs: list[Any],
+    definition: Any,
+    given: Any,
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(definition)
+    flows.register(_plain)
+    async with provider, provider.worker():
+        flow = await flows.execute(definition, given)
+        if definition is _signalled:
+            await flow.signal(paid, Payment(PAN))
+        if definition is _Triggered:
+            while (await flow.report()).state != "waiting":
+                pass
+            await flow.trigger(_Triggered.pay, Payment(PAN))
+            while not (await flow.report()).error:
+                pass
+        else:
+            with pytest.raises(FlowError) as caught:
+                await flow.result()
+            assert "•••" in str(caught.value)
+        client = open_dashboard(provider, flows=flows)
+        paths = ["/flows", f"/jobs/{flow.id}", f"/api/v1/jobs/{flow.id}"]
+        if definition is not _nested:  # the flow below is of a type that hides nothing
+            paths += [f"/flows/{flow.id}", f"/api/v1/flows/{flow.id}", "/failures"]
+        shown = await _texts(client, *paths)
+        name = getattr(definition, "name", "pay-triggered")
+        for job in (await provider.inspector.jobs(f"workflow.{name}.steps", state="failed")).jobs:
+            shown |= await _texts(client, f"/jobs/{job.id}", f"/api/v1/jobs/{job.id}")
+        shown["report"] = str((await flow.report()).error)
+        if definition is not _nested:
+            shown["logs"] = str(logs)
+        for path, text in shown.items():
+            # Of a signal that has come, the page has the payload, as that of a result.
+            assert (f"pan {PAN}" if definition is _signalled else PAN) not in text, path
+
+
+async def test_who_edits_without_a_view_of_hidden_values_cannot_find_them_by_guesses(
+    provider: EventProvider, open_dashboard: Open, stack: AsyncExitStack
+) -> None:
+    """All texts of the job are hidden as a whole from then on; for whoever reveals they are as they were."""
+
+    @provider.on("paid", retry=Retry(attempts=1))
+    async def pay(given: Any) -> None:
+        raise ValueError(f"no order {given['order']}")
+
+    job = provider.emit("paid", {"token": "427", "order": "o-1"}, delay="1h", reply=False)
+    plain = provider.emit("paid", {"order": "o-1"}, delay="1h", reply=False)
+    await plain.enqueued()
+    client = open_dashboard(provider, actions={"*": {"payload.reveal": False}})
+    guesses = " ".join(str(n) for n in range(400, 450))
+    for each, payload in ((job, {"token": None, "order": guesses}), (plain, {"order": guesses})):
+        view = (await client.get(f"/api/v1/jobs/{each.job_id}")).json()["job"]
+        given = {**payload, **{name: view["payload"][name] for name in ("token",) if name in payload}}
+        edit = {"payload": given, "revision": view["revision"]}
+        assert (await client.patch(f"/api/v1/jobs/{each.job_id}", json=edit)).status_code == 200
+        assert await provider.inspector.promote(each.job_id)
+    await stack.enter_async_context(provider.worker())
+    await _state(provider, job.job_id, "failed")
+    await _state(provider, plain.job_id, "failed")
+    for path, text in (
+        await _texts(client, f"/jobs/{job.job_id}", "/queues/event.paid?state=failed")
+    ).items():
+        assert "426 ••• 428" not in text, path
+    assert (await provider.inspector.job(job.job_id)).errors == ["ValueError: •••"]
+    assert guesses in (await provider.inspector.job(job.job_id, reveal=True)).error
+    assert guesses in (await provider.inspector.job(plain.job_id)).error
+
+
+async def test_a_result_of_a_step_that_repeats_a_sensitive_value_of_the_input_is_hidden(
+    make_provider: Callable[..., EventProvider], open_dashboard: Open
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    workflow: Workflow[Payment, Any] = Workflow("pay-again", input=Payment)
+
+    @workflow.step
+    async def ask(ctx: StepContext[Payment]) -> Payment:
+        return ctx.input
+
+    @workflow.step
+    async def say(ctx: StepContext[Payment]) -> Payment:
+        return Payment("another", "of nobody")
+
+    flows.register(workflow)
+    async with provider, provider.worker():
+        flow = await flows.execute(workflow, Payment(PAN, "monthly"))
+        await flow.result()
+        steps = (await flow.report()).steps
+        assert (steps["ask"].result["pan"], steps["ask"].result["note"]) == ("•••", "monthly")
+        assert steps["say"].result == Payment("another", "of nobody")
+        client = open_dashboard(provider, flows=flows)
+        for path, text in (await _texts(client, f"/flows/{flow.id}", f"/api/v1/flows/{flow.id}")).items():
+            assert PAN not in text, path
+
+
+@durable("pay-as-value", version="1")
+async def _as_value(ctx: FlowContext[Any]) -> None:
+    (error,) = await ctx.gather(ctx.flow(_graph, {"api_key": "key-77-zz"}), return_exceptions=True)
+    raise ValueError(f"it said: {error}") from None
+
+
+async def test_an_error_that_is_read_as_a_value_brings_its_places(
+    make_provider: Callable[..., EventProvider],
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(_as_value)
+    flows.register(_graph)
+    async with provider, provider.worker():
+        flow = await flows.execute(_as_value, 1)
+        with pytest.raises(FlowError, match=f"it said: .*{TOKEN}.* with key-77-zz"):
+            await flow.result()
+        shown = str((await flow.report()).error)
+        assert "it said" in shown
+        assert (TOKEN in shown, "key-77-zz" in shown) == (False, False)

@@ -47,7 +47,9 @@ def flow_codecs(definition: AnyDefinition, max_bytes: int = MAX_VALUE) -> FlowCo
 
 
 class ResultCodec(Protocol):
-    """Converts the results of one step."""
+    """Converts the results of one step, which are of `type`."""
+
+    type: Any
 
     def encode(self, value: Any) -> bytes:
         """Return `value` as JSON. Raises PayloadError."""
@@ -105,6 +107,7 @@ class FailuresCodec:
     def __init__(self, codecs: Codecs, step: str) -> None:
         self._workflow = codecs.workflow
         self._step = step
+        self.type: Any = Any  # its JSON is that of records
         self._results = codecs.result(item_name(step, 0))
 
     def encode(self, value: Any) -> bytes:

@@ -384,9 +384,10 @@ class StepContext(Generic[I]):
                 raise StepFailed(step=name, workflow=self.workflow, error=self._revive(name, record))
             return default
         if name not in self._values:
+            codec = self._codecs.result(name)
+            note_around(name, record.result, codec.type)
             # A memoryview lets the codec read the Raw without a copy of its bytes.
-            note_around(name, record.result)
-            self._values[name] = self._codecs.result(name).decode(memoryview(record.result))
+            self._values[name] = codec.decode(memoryview(record.result))
         return self._values[name]
 
     def _revive(self, name: str, record: StepRecord) -> BaseException:

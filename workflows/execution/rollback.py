@@ -131,13 +131,11 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True):
     async def perform(self, number: int, call_sync: CallSync, job_id: str) -> None:
         """Call the rollback with the result of its step. Raises what it raises, and PayloadError."""
         step, ctx, record = self.step, keeping_lines_in(job_id, self.ctx(number)), self.record
-        if record is not None:
-            note_around(step.name, record.result)
-        result = (
-            codecs_of(ctx).result(step.name).decode(memoryview(record.result))
-            if record is not None and record.has_result
-            else None
-        )
+        result = None
+        if record is not None and record.has_result:
+            codec = codecs_of(ctx).result(step.name)
+            note_around(step.name, record.result, codec.type)
+            result = codec.decode(memoryview(record.result))
         assert step.undo is not None, "only steps with a rollback are listed"  # noqa: S101
         await call(step.undo, ctx, result, is_async=step.undo_is_async, call_sync=call_sync, kind="rollback")
 

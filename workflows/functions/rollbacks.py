@@ -88,8 +88,8 @@ class TaskUndo(msgspec.Struct, frozen=True):
             value = args
             call, is_async = partial(self.task.function, *args, **kwargs), self.task.is_async
         else:
-            note_around(self.path, self.entry.result)
             codec: Codec = self.task.codec()
+            note_around(self.path, self.entry.result, codec.type)
             value = result = codec.decode(memoryview(self.entry.result))
             assert self.task.undo is not None, "only tasks with a rollback are listed"  # noqa: S101
             call, is_async = partial(self.task.undo, result), self.task.undo_is_async

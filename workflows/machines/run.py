@@ -455,7 +455,7 @@ class MachineRun:
         self, snapshot: Snapshot, state: str, transition: Transition[Any], attempt: int, *, may_change: bool
     ) -> MachineContext[Any]:
         trouble = snapshot.trouble
-        note_around("state", state)
+        note_around("state", state, self._definition.input)
         return MachineContext(
             self._around,
             self._definition.codecs.state.decode(state),

@@ -73,7 +73,7 @@ class Triggers:
                 signal, UsageError(f"place {snapshot.place!r} has no transition {shown(name)} to trigger")
             )
             return None
-        note_around(signal.name, signal.payload)
+        note_around(signal.name, signal.payload, transition.payload)
         try:
             argument = (transition.decode(signal.payload),)
         except PayloadError as error:

@@ -23,6 +23,7 @@ from eventbus.lowlevel import (
     blank,
     encode_marks,
     hidden_of,
+    hide_in_record,
     read_failure,
     record_places,
     revive,
@@ -238,12 +239,12 @@ def describe_flow(
         flow_id=flow_id,
         workflow=workflow,
         step=step,
-        error=msgspec.Raw(error or "null"),
+        error=msgspec.Raw(hide_in_record(error) or "null"),
         job=job,
         timeout=timeout,
         reason=reason,
         rollback=rollback,
-        rollback_errors=tuple((path, msgspec.Raw(text)) for path, text in rollback_errors),
+        rollback_errors=tuple((path, msgspec.Raw(hide_in_record(text))) for path, text in rollback_errors),
     )
     told = _flow_error(failure, ())
     quoted = [told, *told.rollback_errors]

@@ -25,7 +25,8 @@ from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.message import decode_message, encode_message
 from eventbus.model.names import EVENT_QUEUES, check_job_id, split_group
-from eventbus.model.redaction.redacting import find_hidden
+from eventbus.model.redaction.hidden_values import HiddenValues, mark_guessed
+from eventbus.model.redaction.redacting import Names, find_hidden, is_secret_name
 from eventbus.settings.keywords import check_priority
 from eventbus.settings.settings import Settings
 from eventbus.store.control_store import Edit
@@ -115,13 +116,17 @@ class JobEdits:
         payload: Any,
         *,
         revision: str | None = None,
+        reveal: bool = True,
+        names: Names | None = is_secret_name,
         call_timeout: Duration | None = None,
     ) -> JobEdit:
         """Give a waiting, delayed or parked job of an event another payload, given as JSON values.
 
         With `revision`, that of a report, nothing is changed if somebody has edited or moved the job since,
         or if it was tried. Where this provider defines the event, the payload must fit it, and gives the
-        limit key. Meta data and key stay.
+        limit key. Meta data and key stay. Without `reveal` the editor may not see what is marked as Sensitive, nor
+        fields of which `names` says so. If the job has such values, texts about it, such as errors, are from
+        now on hidden as a whole, because the editor could put guesses beside them.
 
         Raises PayloadError, also for a payload that holds `•••` as a report shows it instead of a sensitive
         value; and UsageError for a job of a flow or a tree.
@@ -139,6 +144,8 @@ class JobEdits:
             if differences:
                 return JobEdit(changed=False, state=state, revision=now, differences=differences)
             change = self._encode(look, job_id, payload)
+            if not reveal and self._hides(look, names):
+                change["body"] = _mark_guessed(change["body"])
             word = await self._ask(job_id, (*_PLACED, "parked"), deadline=deadline, **change)
             if word != "other":
                 changed = _read(word, job_id)
@@ -164,6 +171,10 @@ class JobEdits:
             "body": _with_payload(look.body, encoded, job_id),
             "limit": route.limit_key(typed),
         }
+
+    def _hides(self, look: JobLook, names: Names | None) -> bool:
+        event = self._routes.known(split_group(look.fields["queue"])[0].removeprefix(EVENT_QUEUES))
+        return HiddenValues(look.body, event, names=names).may_hide
 
     async def _read_body(self, route: Route, job_id: str, deadline: float) -> str:
         store = self._life.running("replace a payload").store
@@ -202,6 +213,13 @@ def _with_payload(body: str, payload: msgspec.Raw, job_id: str) -> str:
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise StoreCorrupt(f"the message of job {job_id} cannot be read: {error}") from None
     message.payload = payload
+    return encode_message(message)
+
+
+def _mark_guessed(body: str) -> str:
+    message = decode_message(body)
+    marks = msgspec.json.decode(message.hidden, type=dict[str, Any]) if bytes(message.hidden) else {}
+    message.hidden = msgspec.Raw(msgspec.json.encode(mark_guessed(marks)))
     return encode_message(message)
 
 

@@ -22,7 +22,7 @@ from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.problem import Problem
 from eventbus.errors import DefinitionError, EventBusError, PayloadError, UsageError
-from eventbus.model.redaction.redacting import is_hidden
+from eventbus.model.redaction.redacting import holds_hidden, is_hidden
 
 __all__ = ["EditOrder", "edit_job", "put_back", "shown_payload"]
 
@@ -57,7 +57,14 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
         payload = put_back(order.payload, shown, whole.payload)
         seen = whole.revision if revision == "*" else revision  # that of the values which are put back
         try:
-            done = await inspector.edit(report.id, payload, revision=seen, call_timeout=READ_SECONDS)
+            done = await inspector.edit(
+                report.id,
+                payload,
+                revision=seen,
+                reveal=desk.may(caller, "payload.reveal", target),
+                names=desk.redaction(caller, target).names,
+                call_timeout=READ_SECONDS,
+            )
         except (PayloadError, DefinitionError, UsageError) as error:
             raise (error if payload == order.payload else _without_words(error)) from None
         if done.differences:
@@ -98,8 +105,8 @@ def put_back(given: Any, shown: Any, whole: Any, at: str = "") -> Any:
     """Return what was given with the values of `whole` where it is as `shown`, and hides. Raises Problem,
     422.
     """
-    if is_hidden(given):
-        if given == shown != whole:
+    if holds_hidden(given):
+        if is_hidden(given) and given == shown != whole:
             return whole
         raise Problem(
             422,
@@ -109,6 +116,10 @@ def put_back(given: Any, shown: Any, whole: Any, at: str = "") -> Any:
         )
     if isinstance(given, dict):
         fields = cast("dict[str, Any]", given)
+        if any(map(holds_hidden, fields)):
+            raise Problem(
+                422, f"a name at {at or '/'} is what is shown instead of a hidden value", pointer=at
+            )
         return {
             name: put_back(part, _part(shown, name), _part(whole, name), f"{at}/{name}")
             for name, part in fields.items()

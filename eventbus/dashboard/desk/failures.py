@@ -1,6 +1,7 @@
 """Failures: failed jobs by their error.
 
-A group is named by a digest, because its text is shown without secrets.
+A group is what the caller sees of its errors: whoever sees types alone has one group for each type. It is
+named by a digest of that, so that the name says no more than the line.
 """
 
 from __future__ import annotations
@@ -47,30 +48,42 @@ class FailureList(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_failures(desk: Desk, caller: Caller, _path: dict[str, str], _query: NoQuery) -> FailureList:
     """Return the groups that the caller may see."""
-    seen = [group for group in await desk.failures.read() if _is_seen(desk, caller, group)]
+    seen = await _read_groups(desk, caller)
     lines = [_line(desk, caller, group) for group in seen[:_MOST]]
     return FailureList(failures=lines, left_out=max(len(seen) - _MOST, 0))
 
 
 async def find_group(desk: Desk, caller: Caller, failure: str) -> FailureGroup:
     """Return the group of that name. Raises Problem, 404, if the caller may not see it."""
-    for group in await desk.failures.read():
-        if _id_of(group) == failure and _is_seen(desk, caller, group):
+    for group in await _read_groups(desk, caller):
+        if _id_of(group) == failure:
             return group
     raise Problem(404, "there is no such group of failures, or no job of it any more")
 
 
+async def _read_groups(desk: Desk, caller: Caller) -> list[FailureGroup]:
+    """Return the groups as the caller sees them. Those whose errors look the same are one."""
+    found: dict[tuple[str, str], FailureGroup] = {}
+    for group in await desk.failures.read():
+        if not _is_seen(desk, caller, group):
+            continue
+        error = desk.redaction(caller, _target(group)).error(group.error)
+        other = found.get((group.queue, error))
+        newest = group if other is None or group.newest_ms > other.newest_ms else other
+        found[group.queue, error] = FailureGroup(
+            error=error,
+            queue=group.queue,
+            count=group.count + (other.count if other else 0),
+            newest_ms=newest.newest_ms,
+            oldest_ms=min(group.oldest_ms, other.oldest_ms if other else group.oldest_ms),
+            sample=newest.sample,
+        )
+    return sorted(found.values(), key=lambda each: -each.count)
+
+
 def _line(desk: Desk, caller: Caller, group: FailureGroup) -> FailureLine:
-    return FailureLine(
-        id=_id_of(group),
-        error=desk.redaction(caller, _target(group)).error(group.error),
-        queue=group.queue,
-        count=group.count,
-        newest_ms=group.newest_ms,
-        oldest_ms=group.oldest_ms,
-        sample=group.sample,
-        can_retry=not group.queue.startswith(_FLOWS) and desk.may(caller, "job.retry", _target(group)),
-    )
+    may_retry = not group.queue.startswith(_FLOWS) and desk.may(caller, "job.retry", _target(group))
+    return FailureLine(id=_id_of(group), can_retry=may_retry, **msgspec.structs.asdict(group))
 
 
 def _is_seen(desk: Desk, caller: Caller, group: FailureGroup) -> bool:

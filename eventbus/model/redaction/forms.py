@@ -10,27 +10,38 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 __all__ = ["forms_of"]
 
+_SPECIAL = re.compile(r"[\\'\"]")
+
 
 def forms_of(text: str) -> set[str]:
     """Return the text as it is, and as `str`, `repr`, `isoformat` and JSON write what it may stand for. None
     is empty.
     """
-    found = {text, *_quoted(text)}
-    for forms in (_of_bytes, _of_time, _of_duration, _of_uuid):
+    found = {text} if _is_plain(text) else {text, *_quoted(text)}
+    for looks_so, forms in _OTHERS:
+        if looks_so(text) is None:
+            continue  # this is cheaper than the error of a reader
         try:
             found.update(forms(text))
         except (ValueError, OverflowError, binascii.Error, msgspec.MsgspecError):
             continue  # it is no text of this type
     found.discard("")
     return found
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether each way of quoting leaves the text as it is."""
+    return text.isascii() and text.isprintable() and _SPECIAL.search(text) is None
 
 
 def _quoted(text: str) -> Iterator[str]:
@@ -76,3 +87,12 @@ def _of_duration(text: str) -> Iterator[str]:
 def _of_uuid(text: str) -> Iterator[str]:
     value = UUID(text)
     yield from (str(value), value.hex)
+
+
+_OTHERS: tuple[tuple[Callable[[str], Any], Callable[[str], Iterator[str]]], ...] = (
+    (re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==|[A-Za-z0-9+/]=))?\Z").match, _of_bytes),
+    (re.compile(r"\d.*[-:]", re.DOTALL).match, _of_time),
+    (re.compile(r"[-+]?P", re.IGNORECASE).match, _of_duration),
+    (re.compile(r"[0-9A-Fa-f-]{32,36}\Z|\{|urn:").match, _of_uuid),
+)
+"""What a text of another type looks like, and its forms."""

@@ -1,9 +1,9 @@
 """What errors around the caller must not quote: the hidden values of the job that runs here.
 
 Whoever runs a job whose errors are recorded at many places, such as a flow, says so once, at the beginning of
-its run. It adds the results that the job gets from others, because an error may quote these as well as its
-input. The values are looked for only when there is an error. What must hold: they are those of one task and
-of the tasks that it begins.
+its run. It adds what the job gets from others, such as the results of steps and the payloads of signals,
+because an error may quote these as well as its input. The values are looked for only when somebody asks, as
+an error does. What must hold: they are those of one task and of the tasks that it begins.
 """
 
 from __future__ import annotations
@@ -11,28 +11,49 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cached_property
+from typing import Any, TypeAlias
 
 import msgspec
 
-from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.redaction.hidden_values import NOTHING_HIDDEN, HiddenTexts, HiddenValues, find_texts
+from eventbus.model.redaction.marks import find_marks
 from eventbus.model.redaction.redacting import is_secret_name
 
-__all__ = ["hidden_around", "hide_around", "is_hiding_around", "note_around"]
+__all__ = [
+    "hidden_around",
+    "hide_around",
+    "is_quoting",
+    "note_around",
+    "note_forms_around",
+]
 
-_MARK = f'"{HIDDEN_FIELD}":'
+Given: TypeAlias = str | bytes | msgspec.Raw
 
 
 class _Around:
-    """One job: its body, and the results that it got, as JSON."""
+    """One job: its body, and what it got: JSON, and the type, by name."""
 
     def __init__(self, read: Callable[[], str]) -> None:
-        self.results: dict[str, str | bytes | msgspec.Raw] = {}
         self._read = read
+        self._given: dict[str, tuple[Given, Any]] = {}
+        self._found = NOTHING_HIDDEN
 
     @cached_property
-    def body(self) -> str:
-        return self._read()
+    def _in_body(self) -> HiddenTexts:
+        return HiddenValues(self._read(), names=is_secret_name).texts
+
+    def note(self, name: str, given: Given, type_: Any) -> None:
+        self._given[name] = (given, type_)
+
+    def add(self, forms: set[str]) -> None:
+        self._found = self._found.with_secret(forms)
+
+    def texts(self) -> HiddenTexts:
+        """Return what is hidden in all of it. Each value is searched once, when this is first asked for it."""
+        if self._given:
+            self._found = self._found.joined(_texts_of(*each) for each in self._given.values())
+            self._given.clear()
+        return self._in_body.joined([self._found]) if self._found else self._in_body
 
 
 _around: ContextVar[_Around | None] = ContextVar("eventbus_hidden_around", default=None)
@@ -45,33 +66,37 @@ def hide_around(body: str | Callable[[], str]) -> None:
     _around.set(_Around((lambda: body) if isinstance(body, str) else body))
 
 
-def note_around(name: str, result: str | bytes | msgspec.Raw) -> None:
-    """Let them hide what has a secret name in a result, too; the last one of this name."""
+def note_around(name: str, given: Given, type_: Any = Any) -> None:
+    """Let them hide what has a secret name in a value that the job got, or is sensitive by its type, too; at
+    least in the last one of this name.
+    """
     around = _around.get()
     if around is not None:
-        around.results[name] = result
+        around.note(name, given, type_)
 
 
-def is_hiding_around() -> bool:
-    """Return whether the job that runs here has sensitive values."""
+def note_forms_around(forms: set[str]) -> None:
+    """Let them hide these texts, too, which the error of another job has hidden."""
     around = _around.get()
-    return around is not None and _MARK in around.body
+    if around is not None and forms:
+        around.add(forms)
 
 
 def hidden_around() -> HiddenTexts:
     """Return what errors must not quote."""
     around = _around.get()
-    if around is None:
-        return NOTHING_HIDDEN
-    found = HiddenValues(around.body, names=is_secret_name).texts
-    return (
-        found.joined([_texts_of(result) for result in around.results.values()]) if around.results else found
-    )
+    return NOTHING_HIDDEN if around is None else around.texts()
 
 
-def _texts_of(result: str | bytes | msgspec.Raw) -> HiddenTexts:
-    given = result if isinstance(result, str) else bytes(result)
+def is_quoting(text: str) -> bool:
+    """Return whether a text repeats what errors must not quote."""
+    return hidden_around().recorded(text) != text
+
+
+def _texts_of(given: Given, type_: Any) -> HiddenTexts:
+    marks = find_marks(type_)
     try:
-        return find_texts({"": msgspec.json.decode(given)}, {})
+        value = msgspec.json.decode(given if isinstance(given, str) else bytes(given))
+        return find_texts({"": value}, {} if marks is None else {"": [marks]})
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return NOTHING_HIDDEN

@@ -28,19 +28,22 @@ from eventbus.model.redaction.redacting import (
     hide,
     is_hidden,
     is_secret_name,
+    may_name_secrets,
     next_nodes,
     start_nodes,
 )
 
-__all__ = ["NOTHING_HIDDEN", "HiddenTexts", "HiddenValues"]
+__all__ = ["NOTHING_HIDDEN", "HiddenTexts", "HiddenValues", "mark_guessed"]
 
-_PAYLOAD, _RESULT = "p", "result"
+_PAYLOAD, _RESULT, _GUESSED = "p", "result", "*"
 _LEAST = 3
 """Characters of a value that is looked for in texts; a shorter one would be found everywhere."""
 _LINE = 6
 """Characters of one line of a value of several lines, which is looked for by itself."""
 _MOST_VALUES, _MOST_CHARACTERS, _MOST_SEEN = 1000, 64 * 1024, 100_000
 """How much of a body is looked for in texts, and how many of its parts are looked at."""
+_MOST_FORMS = 10_000
+"""How many forms of values are looked for that a job got from several places."""
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -76,12 +79,16 @@ class HiddenTexts(msgspec.Struct, frozen=True):
 
     def joined(self, others: Iterable[HiddenTexts]) -> HiddenTexts:
         """Return what these and those must not quote, together."""
-        every = [self, *others]
+        every = [self, *(each for each in others if each)]
+        if len(every) == 1:
+            return self
+        sensitive = {form for each in every for form in each.sensitive}
+        secret = {form for each in every for form in each.secret}
         return HiddenTexts(
-            _longest_first({form for each in every for form in each.sensitive}),
-            _longest_first({form for each in every for form in each.secret}),
-            all(each.has_all_sensitive for each in every),
-            all(each.has_all_secret for each in every),
+            _longest_first(sensitive) if len(sensitive) <= _MOST_FORMS else (),
+            _longest_first(secret) if len(secret) <= _MOST_FORMS else (),
+            len(sensitive) <= _MOST_FORMS and all(each.has_all_sensitive for each in every),
+            len(secret) <= _MOST_FORMS and all(each.has_all_secret for each in every),
         )
 
     def with_secret(self, forms: Iterable[str]) -> HiddenTexts:
@@ -93,6 +100,15 @@ class HiddenTexts(msgspec.Struct, frozen=True):
 
 
 NOTHING_HIDDEN = HiddenTexts()
+
+
+def mark_guessed(marks: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the marks of a body that somebody has edited who may not see its hidden values.
+
+    From then on all texts of the job are hidden as a whole: otherwise the editor could write guesses beside a
+    hidden value, and would see which of them is blanked where a text quotes them.
+    """
+    return {**marks, _GUESSED: [{}]}
 
 
 class HiddenValues:
@@ -125,7 +141,9 @@ class HiddenValues:
 
     @cached_property
     def _marks(self) -> dict[str, list[Marks]]:
-        found = {name: [marks] for name, marks in _read(self._given.get(HIDDEN_FIELD)).items()}
+        found: dict[str, list[Marks]] = {}
+        if f'"{HIDDEN_FIELD}":' in self._body:
+            found = {name: [marks] for name, marks in _read(self._given.get(HIDDEN_FIELD)).items()}
         if self._event is not None and not self._reveals:
             for name, type_ in ((_PAYLOAD, self._event.payload), (_RESULT, self._event.result)):
                 if name not in found and (known := find_marks(type_)) is not None:
@@ -135,7 +153,13 @@ class HiddenValues:
     @cached_property
     def texts(self) -> HiddenTexts:
         """What texts must not quote: sensitive values, and those that have a secret name by `names`."""
-        return find_texts(self._given, self._marks, self._names)
+        names = self._names
+        if names is is_secret_name and not may_name_secrets(self._body):
+            names = None
+        if names is None and not self._marks:
+            return NOTHING_HIDDEN
+        found = find_texts(self._given, self._marks, names)
+        return msgspec.structs.replace(found, has_all_secret=False) if _GUESSED in self._marks else found
 
     @property
     def may_hide(self) -> bool:

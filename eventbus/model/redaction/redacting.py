@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 from eventbus.model.redaction.marks import EACH, HIDDEN, ROOT, Marks
@@ -20,8 +21,10 @@ __all__ = [
     "find_hidden",
     "hide",
     "hide_all",
+    "holds_hidden",
     "is_hidden",
     "is_secret_name",
+    "may_name_secrets",
     "next_nodes",
     "shown_at",
     "start_nodes",
@@ -31,15 +34,37 @@ Names: TypeAlias = Callable[[str], bool]
 """Says of the name of a field whether its value is hidden."""
 
 _SECRET_NAME = re.compile(
-    r"pass|secret|token|card|iban|authori[sz]ation|credential|api[-_ ]?key|cvv|cvc|ssn", re.IGNORECASE
+    r"passw|passphrase|passcode|passkey|passport|secret|authori[sz]ation|credential|api[-_ ]?key|cvv|cvc"
+    r"|(?<!by)(?<!com)(?<!sur)(?<!tres)(?<!over)pass(?![a-z])|(?<![a-z])(iban|ssn)(?![a-z])"
+    r"|token(?!i[sz])|(?<!dis)(?<!wild)(?<!score)(?<!post)card(?!inal|i[go]|board)"
 )
+"""Parts of secret names, where no longer word has them, such as `bypass`, `tokenizer` and `discard`."""
+_COUNT = re.compile(
+    r"(?<![a-z])(max|min|num|total|prompt|completion|input|output|used|cached)_?tokens|tokens?_(count|limit)"
+)
+_PARTS = ("pass", "secret", "token", "card", "iban", "authori", "credential", "api", "cv", "ssn", "\\u00")
+"""One of these is in a text that has a secret name; the last one may be a letter of it."""
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_LONG_NAME = 64
 _HIDDEN_VALUE = re.compile(rf"{DOTS}[0-9a-f]{{8}}( \w+)?")
 _DEEPEST = 200
 
 
+def may_name_secrets(text: str) -> bool:
+    """Return whether a JSON text may have a field with a secret name; this is much cheaper than to read it."""
+    lowered = text.lower()
+    return any(part in lowered for part in _PARTS)
+
+
 def is_secret_name(name: str) -> bool:
     """Return whether the name of a field looks like that of a secret."""
-    return _SECRET_NAME.search(name) is not None
+    return _has_secret(name) if len(name) <= _LONG_NAME else _has_secret.__wrapped__(name)
+
+
+@lru_cache(maxsize=4096)
+def _has_secret(name: str) -> bool:
+    words = _HUMP.sub("_", name).lower()
+    return _SECRET_NAME.search(_COUNT.sub("", words)) is not None
 
 
 def hide(value: Any, marks: Marks | None, *, names: Names | None = None, where: str = "") -> Any:
@@ -80,7 +105,7 @@ class _Hiding:
                 str(name): self.copy(
                     part,
                     next_nodes(self._marks, nodes, str(name)),
-                    f"{where}/{name}",
+                    f"{where}/{_escaped(str(name))}",
                     is_secret=is_secret or self._is_secret(str(name)),
                     depth=depth + 1,
                 )
@@ -103,6 +128,11 @@ class _Hiding:
         if known is None:
             known = self._known[name] = self._names(name)
         return known
+
+
+def _escaped(name: str) -> str:
+    """Return a name as in a JSON pointer, so that no two places look alike."""
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 def start_nodes(marks: Marks | None) -> set[int]:
@@ -133,15 +163,25 @@ def is_hidden(value: Any) -> bool:
     return isinstance(value, str) and _HIDDEN_VALUE.fullmatch(value) is not None
 
 
-def find_hidden(value: Any, at: str = "$") -> str | None:
-    """Return the JSON path of the first part of a JSON value that is only shown instead of one; None where
-    there is none.
+def holds_hidden(value: Any) -> bool:
+    """Return whether it is a text with what people see instead of a value in it, as of a copy that went
+    wrong.
     """
-    if is_hidden(value):
+    return isinstance(value, str) and DOTS in value and _HIDDEN_VALUE.search(value) is not None
+
+
+def find_hidden(value: Any, at: str = "$") -> str | None:
+    """Return the JSON path of the first text or name in a JSON value that holds what is only shown instead of
+    a value; None where there is none.
+    """
+    if holds_hidden(value):
         return at
     parts: list[tuple[str, Any]] = []
     if isinstance(value, dict):
-        parts = [(f"{at}.{name}", part) for name, part in cast("dict[str, Any]", value).items()]
+        fields = cast("dict[str, Any]", value)
+        if any(map(holds_hidden, fields)):
+            return at
+        parts = [(f"{at}.{name}", part) for name, part in fields.items()]
     elif isinstance(value, list):
         parts = [(f"{at}[{place}]", part) for place, part in enumerate(cast("list[Any]", value))]
     return next((found for path, part in parts if (found := find_hidden(part, path)) is not None), None)

@@ -173,3 +173,19 @@ async def test_an_edit_of_any_revision_does_not_put_back_a_value_that_was_replac
     answer = await client.patch(f"/api/v1/jobs/{job_id}", json={"payload": shown}, headers={"if-match": "*"})
     assert answer.status_code in (412, 422)
     assert (await look(job_id, reveal=True)).payload["holder"] == "Cyd"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"pan": " •••0011aabb"},
+        {"pan": "see •••0011aabb"},
+        {"•••0011aabb": 1},
+        {"a": [{"•••0011aabb str": 1}]},
+    ],
+)
+def test_what_is_shown_instead_of_a_value_is_refused_in_any_text_and_name(given: dict[str, Any]) -> None:
+    shown, whole = {"pan": "•••0011aabb"}, {"pan": "4111"}
+    with pytest.raises(Problem) as caught:
+        put_back(given, shown, whole)
+    assert caught.value.status == 422

@@ -364,3 +364,24 @@ def test_the_search_for_hidden_values_is_bounded(kind: str, monkeypatch: pytest.
     assert large.texts == HiddenTexts()  # nothing is looked for by names unless somebody asks
     many = {"p": {f"n{n}": n for n in range(200_000)} | {"token": "abcdef"}}
     assert not find_texts(many, {}).has_all_secret
+
+
+@pytest.mark.parametrize(
+    ("names", "is_secret"),
+    [
+        ("password dbPass dbpass pass passwd passphrase passport secret client_secret credentials", True),
+        ("token tokens accessToken refresh_tokens card cardNumber creditcard APIKey api_key API-Key", True),
+        ("iban IBAN customerIban ssn userSSN authorization Authorisation cvv cvc", True),
+        ("passenger passed bypass compass surpass tokenizer tokenised max_tokens promptTokens", False),
+        ("token_count discard wildcard scorecard cardinality cardio caliban classname", False),
+    ],
+)
+def test_a_name_is_secret_by_its_words(names: str, is_secret: bool) -> None:
+    assert {name: is_secret_name(name) for name in names.split()} == dict.fromkeys(names.split(), is_secret)
+
+
+def test_no_two_places_look_alike() -> None:
+    shown = hide(
+        {"a/b": {"token": 1}, "a": {"b": {"token": 1}}, "a~1b": {"token": 1}}, None, names=is_secret_name
+    )
+    assert len({shown["a/b"]["token"], shown["a"]["b"]["token"], shown["a~1b"]["token"]}) == 3

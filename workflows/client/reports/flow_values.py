@@ -1,6 +1,8 @@
 """What a flow got, returned and told as its state, for reports: JSON values, without what is sensitive.
 
-What must always hold: a value that cannot be read is None, and costs nothing else of the report.
+The result of a step is a value of its type, which the program may want back. So it becomes JSON only where it
+repeats a sensitive value. What must always hold: a value that cannot be read is None, and costs nothing else
+of the report.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import msgspec
 
 from eventbus.lowlevel import HiddenValues
 from workflows.records.records import FlowMessage
-from workflows.records.report import FlowReport, FlowTree
+from workflows.records.report import FlowReport, FlowTree, StepReport
 
 __all__ = ["with_values", "without_long_values"]
 
@@ -35,6 +37,9 @@ def with_values(
     is_done = report.state == "completed"
     return msgspec.structs.replace(
         report,
+        steps={name: _without_repeats(step, hidden) for name, step in report.steps.items()}
+        if hidden.texts
+        else report.steps,
         machine=machine,
         input=hidden.in_field(_INPUT, _value(bytes(message.input))),
         output=hidden.in_field(_RESULT, _value(root.get("text", ""))) if is_done else None,
@@ -54,6 +59,16 @@ def without_long_values(tree: FlowTree) -> FlowTree:
         return tree
     kept: dict[str, Any] = {**dict.fromkeys(long), "left_out": long}
     return msgspec.structs.replace(tree, report=msgspec.structs.replace(report, **kept))
+
+
+def _without_repeats(step: StepReport, hidden: HiddenValues) -> StepReport:
+    """Return the report of a step whose result and progress repeat nothing that is hidden."""
+    changed: dict[str, Any] = {}
+    for name in ("result", "progress"):
+        value = msgspec.to_builtins(getattr(step, name), enc_hook=str)
+        if (shown := hidden.in_texts(value)) != value:
+            changed[name] = shown
+    return msgspec.structs.replace(step, **changed) if changed else step
 
 
 def _value(text: str | bytes) -> Any:

@@ -107,15 +107,18 @@ def returned_by(function: Any) -> Any:
     return Any if hint in (typing.NoReturn, typing.Never) else hint
 
 
-def taken_by(function: Any, index: int) -> Any:
-    """Return the annotation of the parameter that receives argument number `index`; `Any` without one."""
+def taken_by(function: Any, index: int, *, extras: bool = False) -> Any:
+    """Return the annotation of the parameter that receives argument number `index`; `Any` without one.
+
+    `Annotated` is kept only with `extras`.
+    """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:
         return Any
     positional = [parameter for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY]
     taking = positional[min(index, len(positional) - 1)]  # the last one may be *args
-    return hints_of(function).get(taking.name, Any)
+    return hints_of(function, extras=extras).get(taking.name, Any)
 
 
 def check_context(function: Any, where: str, input_type: Any) -> None:

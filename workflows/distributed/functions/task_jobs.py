@@ -12,12 +12,12 @@ the durable function.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Annotated, Any
 
 import msgspec
 
-from eventbus import Later, StoreCorrupt
+from eventbus import Later, Sensitive, StoreCorrupt
 from eventbus.lowlevel import (
     AttemptTools,
     Job,
@@ -33,6 +33,7 @@ from eventbus.lowlevel import (
     get_logger,
     give_back,
     hide_around,
+    is_quoting,
     later,
     log_failure,
     park,
@@ -47,7 +48,7 @@ from workflows.functions.calls.child_call import Child
 from workflows.functions.surroundings import Surroundings
 from workflows.functions.task import Task, call_task, find_task
 from workflows.records.ids import flow_queue, parse_member, steps_queue
-from workflows.records.records import FlowMessage, StepRecord, encode_step, is_declared
+from workflows.records.records import FlowMessage, StepRecord, encode_step, hidden_in, is_declared
 
 __all__ = ["TaskConsumer", "describe_task"]
 
@@ -65,7 +66,24 @@ def describe_task(outer: FlowMessage, child: Child) -> FlowMessage:
     """Return the message of the job that calls a task for a flow."""
     assert child.task is not None, "only calls of tasks are jobs"  # noqa: S101
     call = msgspec.json.encode(_Call(child.task.key, msgspec.Raw(child.given)))
-    return msgspec.structs.replace(outer, input=msgspec.Raw(call), kept={}, bare=True, durable=False)
+    # An item that repeats a hidden value of its flow is hidden as a whole.
+    hidden = _WHOLE if is_quoting(child.given.decode()) else _hidden_of(child.task)
+    return msgspec.structs.replace(
+        outer, input=msgspec.Raw(call), kept={}, bare=True, durable=False, hidden=hidden
+    )
+
+
+def _hidden_in(item: Any) -> msgspec.Raw:
+    """Return the `hidden` of the message of a call that has an item of this type."""
+    return hidden_in(msgspec.defstruct("_Call", [("i", item)]), None)
+
+
+@lru_cache(maxsize=1000)
+def _hidden_of(task: Task[..., Any]) -> msgspec.Raw:
+    return _hidden_in(task.item_type)
+
+
+_WHOLE = _hidden_in(Annotated[Any, Sensitive()])
 
 
 class TaskConsumer:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from eventbus.lowlevel import Codec, Duration, Outcome, note_around, seconds
+from eventbus.lowlevel import Codec, Duration, Outcome, hide_in_record, note_around, seconds
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
 from workflows.functions.calls.history import Record
@@ -157,8 +157,9 @@ class FlowCall(ChildCall[R]):
         """Return the output of the flow, or its error as a caller gets it."""
         entry, known = record.entry, self._workflow
         if entry.kind != "failed":
-            note_around(self.label, entry.result)
-            return flow_codecs(known, self.run.max_bytes).output.decode(memoryview(entry.result)), None
+            codec = flow_codecs(known, self.run.max_bytes).output
+            note_around(self.label, entry.result, codec.type)
+            return codec.decode(memoryview(entry.result)), None
         error = revive_flow("failed", entry.failure, known.name, entry.child, known.errors)
         set_origin(error, Origin(self.label, entry.failure))
         return None, error
@@ -192,8 +193,8 @@ class JobCall(ChildCall[R]):
         entry = record.entry
         if entry.kind == "failed":
             return None, self.run.revive(entry.failure, self.label)
-        note_around(self.label, entry.result)
         codec: Codec = self.task.codec(self.run.max_bytes)
+        note_around(self.label, entry.result, codec.type)
         return codec.decode(memoryview(entry.result)), None
 
 
@@ -217,6 +218,8 @@ def end_entry(begun: Entry, end: Outcome, *, flow_id: str, now_ms: int, is_wante
         took_ms=max(0, now_ms - begun.started_ms),
     )
     text = end.text or ""
+    if end.state != "completed":
+        text = hide_in_record(text)
     if is_nested(begun.child, flow_id):
         return _end_flow(entry, end.state, text, is_wanted=is_wanted)
     done = text if end.state == "completed" else _kept_in(text) if end.state == "cancelled" else ""

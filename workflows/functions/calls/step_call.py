@@ -120,7 +120,7 @@ class StepCall(TimedCall[R]):
         entry = record.entry
         if entry.kind == "failed":
             return None, self.run.revive(entry.failure, self.label)
-        note_around(self.label, entry.result)
+        note_around(self.label, entry.result, self.codec.type)
         return self.codec.decode(memoryview(entry.result)), None
 
     async def work(self) -> Entry:

@@ -115,7 +115,7 @@ class WaitCall(TimedCall[R]):
     def read(self, record: Record) -> tuple[Any, BaseException | None]:
         """Return the payload, or the error of a wait whose time has come."""
         if record.entry.kind == "signal":
-            note_around(self.label, record.entry.result)
+            note_around(self.label, record.entry.result, self.signal.type)
             return self.signal.decode(memoryview(record.entry.result)), None
         late = TimeoutError(f"signal {self.name!r} did not come in time")
         set_origin(late, Origin(self.label, ""))
