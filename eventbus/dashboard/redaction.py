@@ -38,8 +38,8 @@ class Redaction:
 
     def __init__(self, redact: Redact, event: str, where: str, *, may_read: bool) -> None:
         """`where` is the id of the job or flow, and `may_read` whether the caller may read payloads."""
-        self.may_read = may_read
-        self.hides_all = redact == "all" or not may_read
+        self.may_read: bool = may_read
+        self.hides_all: bool = redact == "all" or not may_read
         self._where = where
         self.names: Names | None = None
         """Says of the name of a field whether its value is hidden; None if the names say nothing."""
@@ -47,7 +47,7 @@ class Redaction:
             self.names = lambda name: is_secret_name(name) or redact(event, name)
         elif redact == "patterns":
             self.names = is_secret_name
-        self.hides_errors = self.hides_all or callable(redact)
+        self.hides_errors: bool = self.hides_all or callable(redact)
         """Whether no more than the types of errors are shown."""
 
     def value(self, given: Any, field: str) -> Any:

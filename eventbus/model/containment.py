@@ -31,7 +31,7 @@ class Contained(Exception):
     def __init__(self, error: BaseException) -> None:
         text = str(error)
         super().__init__(f"{type(error).__name__}: {text}" if text else type(error).__name__)
-        self.__cause__ = error
+        self.__cause__: BaseException | None = error
 
 
 def contained(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -50,9 +50,10 @@ class _Around:
 
     def texts(self) -> HiddenTexts:
         """Return what is hidden in all of it. Each value is searched once, when this is first asked for it."""
-        if self._given:
-            self._found = self._found.joined(_texts_of(*each) for each in self._given.values())
-            self._given.clear()
+        fresh: list[HiddenTexts] = []
+        while self._given:
+            fresh.append(_texts_of(*self._given.popitem()[1]))  # a thread may note others meanwhile
+        self._found = self._found.joined(fresh)
         return self._in_body.joined([self._found]) if self._found else self._in_body
 
 

@@ -77,7 +77,7 @@ class Place:
     __slots__ = ("number", "turn")
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.number: int = number
         self.turn: asyncio.Future[None] | None = None
         """Done when the call has to look whether it may go; None unless it waits."""
 
