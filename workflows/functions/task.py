@@ -135,14 +135,6 @@ class Task(Generic[P, R]):
             self._codecs[-max_bytes] = codec
         return codec
 
-    @functools.cached_property
-    def item_type(self) -> Any:
-        """The annotation of its first argument, with marks; `Any` without one, and if it cannot be
-        resolved.
-        """
-        kind = taken_by(self.function, 0, extras=True)
-        return Any if isinstance(kind, str) else kind
-
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function, without retries and timeout; nothing is recorded.
 

@@ -124,9 +124,9 @@ class JobEdits:
 
         With `revision`, that of a report, nothing is changed if somebody has edited or moved the job since,
         or if it was tried. Where this provider defines the event, the payload must fit it, and gives the
-        limit key. Meta data and key stay. Without `reveal` the editor may not see what is marked as Sensitive, nor
-        fields of which `names` says so. If the job has such values, texts about it, such as errors, are from
-        now on hidden as a whole, because the editor could put guesses beside them.
+        limit key. Meta data and key stay. Without `reveal` the editor may not see what is marked as
+        Sensitive, nor fields of which `names` says so. If the job has such values, texts about it, such as
+        errors, are from now on hidden as a whole, because the editor could put guesses beside them.
 
         Raises PayloadError, also for a payload that holds `•••` as a report shows it instead of a sensitive
         value; and UsageError for a job of a flow or a tree.

@@ -49,7 +49,9 @@ class _Around:
         self._found = self._found.with_secret(forms)
 
     def texts(self) -> HiddenTexts:
-        """Return what is hidden in all of it. Each value is searched once, when this is first asked for it."""
+        """Return what is hidden in all of it. Each value is searched once, when this is first asked
+        for it.
+        """
         fresh: list[HiddenTexts] = []
         while self._given:
             fresh.append(_texts_of(*self._given.popitem()[1]))  # a thread may note others meanwhile

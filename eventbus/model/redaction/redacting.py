@@ -51,7 +51,9 @@ _DEEPEST = 200
 
 
 def may_name_secrets(text: str) -> bool:
-    """Return whether a JSON text may have a field with a secret name; this is much cheaper than to read it."""
+    """Return whether a JSON text may have a field with a secret name; this is much cheaper than to
+    read it.
+    """
     lowered = text.lower()
     return any(part in lowered for part in _PARTS)
 

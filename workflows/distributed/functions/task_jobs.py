@@ -39,6 +39,7 @@ from eventbus.lowlevel import (
     park,
     retry,
 )
+from workflows.definition.checks.signature import taken_by
 from workflows.distributed.functions.flow_around import FlowAround, codecs_for
 from workflows.distributed.step_consumer import facts_of, read_message
 from workflows.distributed.worker_runtime import AWAY_MS, ServerAway, WorkerRuntime
@@ -80,7 +81,8 @@ def _hidden_in(item: Any) -> msgspec.Raw:
 
 @lru_cache(maxsize=1000)
 def _hidden_of(task: Task[..., Any]) -> msgspec.Raw:
-    return _hidden_in(task.item_type)
+    kind = taken_by(task.function, 0, extras=True)
+    return _hidden_in(Any if isinstance(kind, str) else kind)
 
 
 _WHOLE = _hidden_in(Annotated[Any, Sensitive()])
