@@ -177,6 +177,24 @@ async def test_hooks_stand_before_and_after_an_action(provider: EventProvider, o
     assert told == [("queue.pause", "a", "changed"), ("queue.pause", "a", "unchanged")]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_hook_behind_an_action_may_be_a_plain_function_or_an_async_one(
+    provider: EventProvider, open_dashboard: Open, logs: list[Any], is_async: bool
+) -> None:
+    told: list[str] = []
+
+    def tell(_actor: Actor, action: str, _target: Target, _outcome: str) -> None:
+        told.append(action)
+
+    async def tell_later(actor: Actor, action: str, target: Target, outcome: str) -> None:
+        tell(actor, action, target, outcome)
+
+    client = open_dashboard(provider, after={"queue.pause": tell_later if is_async else tell})
+    assert (await client.act("/queues/event.a/pause")).status_code == 200
+    assert told == ["queue.pause"]
+    assert [each for each in logs if each["event"] == "hook of the dashboard failed"] == []
+
+
 async def test_check_20_read_only_refuses_each_unsafe_request(
     provider: EventProvider, open_dashboard: Open
 ) -> None:

@@ -73,6 +73,12 @@ async def test_a_code_is_void_after_five_minutes(monkeypatch: pytest.MonkeyPatch
     assert not known.use_code(code)
 
 
+def test_of_more_than_a_hundred_unused_codes_the_oldest_is_void() -> None:
+    known = Credentials(None)
+    codes = [known.make_code() for _ in range(101)]
+    assert [known.use_code(code) for code in codes] == [False, *[True] * 100]
+
+
 def test_a_dashboard_without_codes_makes_none() -> None:
     with pytest.raises(UsageError, match="one_time_codes=True"):
         Dashboard(EventProvider("memory:"), token=TOKEN).make_code()
