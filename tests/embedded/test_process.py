@@ -110,6 +110,27 @@ def test_a_throw_away_server_that_does_not_come_up_leaves_nothing(
     wait_until(lambda: list(root.iterdir()) == [broken], "the folder is removed")
 
 
+def test_without_the_program_of_the_server_there_is_no_new_folder(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> Path:
+        raise ConfigError("the wheel is not installed")
+
+    used = root / "used"
+    server = EmbeddedServer(used)
+    server.start()
+    try:
+        monkeypatch.setattr(process, "find_program", missing)
+        with pytest.raises(ConfigError, match="not installed"):
+            EmbeddedServer(root / "new" / "data").start()
+        assert not (root / "new").exists()
+        second = EmbeddedServer(used)  # its server runs already, and another program started it
+        second.start()
+        second.stop()
+    finally:
+        server.stop()
+
+
 def test_a_server_that_hangs_is_told_from_one_that_loads(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
