@@ -253,10 +253,13 @@ class JobClient(RootPages):
         journals = self._life.running("read a live text").store.journals
         return await journals.live(job_id, name, deadline=_deadline())
 
-    async def lives(self, job_id: str, names: Sequence[str] = ()) -> dict[str, str]:
+    async def lives(
+        self, job_id: str, names: Sequence[str] = (), *, deadline: float | None = None
+    ) -> dict[str, str]:
         """Return live texts of any job by name, or all of them; none that is not there."""
         journals = self._life.running("read live texts").store.journals
-        return await journals.lives(job_id, names, deadline=_deadline())
+        until = _deadline() if deadline is None else deadline
+        return await journals.lives(job_id, names, deadline=until)
 
     async def inbox(self, job_id: str, *, deadline: float | None = None) -> list[Signal]:
         """Return the signals of any job that no entry of its journal has taken, in the order in which they
@@ -367,12 +370,14 @@ class JobClient(RootPages):
         run: int,
         timeout: float | None = None,  # noqa: ASYNC109  (of the run, kept in the server)
         keeps: Collection[Literal["journal", "inbox", "live", "texts"]] = (),
+        forgets: Collection[str] = (),
         deadline: float | None = None,
     ) -> str:
         """Run the root of an ended tree again with `body`, as the run after number `run`.
 
-        The root keeps its id, key, priority and log of errors, and what `keeps` names: its journal, the
-        signals in its inbox. Its stop, outcome, attempts and checkpoints are removed. Members keep their
+        The root keeps its id, key, priority and log of errors, and what `keeps` names: its journal, its live
+        texts, the signals in its inbox with the ids of those that were taken. Of these the ids in `forgets`
+        may be sent once more. Its stop, outcome, attempts and checkpoints are removed. Members keep their
         outcomes. `timeout` is in seconds from now; None: no limit. Returns `restarted`; `open`: not ended
         yet; `other`: another caller began that run; `member`; `unknown`.
         """
@@ -384,6 +389,7 @@ class JobClient(RootPages):
             body=body,
             timeout_ms="" if timeout is None else round(timeout * 1000),
             keeps=keeps,
+            forgets=forgets,
             deadline=self._until(deadline),
         )
 

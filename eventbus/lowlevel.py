@@ -70,6 +70,7 @@ from eventbus.settings.merging import option_of_key
 from eventbus.store.journal_store import Signal
 from eventbus.store.scripting.script_rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
 from eventbus.store.tree_store import PAGE_BYTES, RootPlace, RootRow, TreePage
+from eventbus.telemetry.error_groups import ends_attempts
 from eventbus.telemetry.failure import (
     Failure,
     describe,
@@ -188,6 +189,7 @@ __all__ = [
     "describe_cancelled",
     "emit_options",
     "encode_marks",
+    "ends_attempts",
     "enter",
     "fact",
     "fail",

@@ -60,6 +60,8 @@ class InlineHandle(Generic[O]):
         self.id: str = flow.facts.flow_id
         self._flow = flow
         self._triggers = triggers or InlineTriggers()
+        self._ids: set[str] = set()
+        """Of the signals and triggers that were sent, as far as their senders chose one."""
         self._task = asyncio.create_task(flow.settle(), name=f"inline flow {self.id}")
 
     async def result(self) -> O:
@@ -86,16 +88,45 @@ class InlineHandle(Generic[O]):
         return self._flow.stop_for(reason)
 
     @overload
-    async def signal(self, signal: Signal[None], payload: None = None) -> None: ...
+    async def signal(
+        self,
+        signal: Signal[None],
+        payload: None = None,
+        *,
+        signal_id: str | None = ...,
+        call_timeout: Duration | None = ...,
+    ) -> None: ...
     @overload
-    async def signal(self, signal: Signal[T], payload: T) -> None: ...
+    async def signal(
+        self,
+        signal: Signal[T],
+        payload: T,
+        *,
+        signal_id: str | None = ...,
+        call_timeout: Duration | None = ...,
+    ) -> None: ...
     @overload
-    async def signal(self, signal: str, payload: Any = ...) -> None: ...
-    async def signal(self, signal: Signal[Any] | str, payload: Any = None) -> None:
+    async def signal(
+        self,
+        signal: str,
+        payload: Any = ...,
+        *,
+        signal_id: str | None = ...,
+        call_timeout: Duration | None = ...,
+    ) -> None: ...
+    async def signal(
+        self,
+        signal: Signal[Any] | str,
+        payload: Any = None,
+        *,
+        signal_id: str | None = None,
+        call_timeout: Duration | None = None,  # noqa: ARG002  (nobody is called)
+    ) -> None:
         """Send a signal, given as itself or by its name, to the flow, which keeps it until a step or the
         function waits for it.
 
-        Raises DefinitionError for a signal that nothing in the flow waits for, PayloadError for a payload
+        Of several with the same `signal_id` one counts, whatever became of it; `call_timeout` is accepted
+        and ignored. Raises DefinitionError for a signal that nothing in the flow waits for, PayloadError for a payload
         that does not fit, and SignalRefused if the flow has ended or is stopping, or is one of a state
         machine, which takes triggers.
         """
@@ -103,24 +134,41 @@ class InlineHandle(Generic[O]):
         if not isinstance(flow, (InlineFlow, InlineDurable)):
             raise SignalRefused(self.id, name, "unwanted")
         known = flow.check_signal(signal)
+        if signal_id in self._ids:
+            return
         self._check_takes(known.name)
         flow.send(known, payload)
+        self._note_id(signal_id)
 
-    async def trigger(self, transition: Transition[Any] | str, payload: Any = None) -> None:
+    async def trigger(
+        self,
+        transition: Transition[Any] | str,
+        payload: Any = None,
+        *,
+        trigger_id: str | None = None,
+        call_timeout: Duration | None = None,  # noqa: ARG002  (nobody is called)
+    ) -> None:
         """Fire a transition of a state machine that waits for it.
 
-        Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload
+        Of several with the same `trigger_id` one counts; `call_timeout` is accepted and ignored. Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload
         that does not fit, UsageError for a flow of another kind, and SignalRefused if the machine does not
         accept it now, has ended or is stopping.
         """
         flow, name = self._flow, transition if isinstance(transition, str) else transition.name
         if not isinstance(flow, InlineMachine):
             raise UsageError(f"flow {self.id} is not of a state machine, so it has no transition {name!r}")
+        if trigger_id in self._ids:
+            return
         self._check_takes(name, is_trigger=True)
         offered = flow.accepts
         if not flow.trigger(transition, payload):
             told = f"the machine accepts {', '.join(offered) or 'no trigger'} now"
             raise SignalRefused(self.id, name, "unwanted", told, is_trigger=True)
+        self._note_id(trigger_id)
+
+    def _note_id(self, signal_id: str | None) -> None:
+        if signal_id:
+            self._ids.add(signal_id)
 
     def _check_takes(self, name: str, *, is_trigger: bool = False) -> None:
         if self._task.done() or self._flow.is_stopping:

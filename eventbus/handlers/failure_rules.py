@@ -27,13 +27,11 @@ from eventbus.model.redaction.hidden_values import HiddenTexts, HiddenValues
 from eventbus.model.redaction.marks import find_marks
 from eventbus.model.redaction.redacting import is_secret_name
 from eventbus.model.retry import Retry
+from eventbus.telemetry.error_groups import ends_attempts
 from eventbus.telemetry.failure import (
     describe,
     describe_expired,
     is_answer,
-    is_excluded,
-    is_final,
-    is_settled_below,
     log_failure,
     mark_of,
     read_failure,
@@ -81,9 +79,7 @@ class FailureRules:
             else describe(error, attempts=attempts, declared=self._event.errors, event=name, hidden=hidden)
         )
         rule = self._rule_for(job)
-        is_last = known.is_final if known else self._is_final(error)
-        is_last = is_last or is_settled_below(error, rule)
-        if is_last or attempts >= rule.attempts or is_excluded(error, rule):
+        if attempts >= rule.attempts or ends_attempts(error, rule, self._is_answer):
             return fail(text)
         try:
             delay = rule.delay_after(attempts, error)
@@ -105,8 +101,9 @@ class FailureRules:
         hidden = self.hidden(job)
         return hidden.joined(map(self.hidden, others)) if others else hidden
 
-    def _is_final(self, error: BaseException) -> bool:
-        return is_final(error) or is_answer(error, self._event.errors, self._event.retry_on)
+    def _is_answer(self, error: BaseException) -> bool:
+        """Tell whether an error is an answer; a process has said so of its own."""
+        return recorded(error) is None and is_answer(error, self._event.errors, self._event.retry_on)
 
     def facts(self, job: Job) -> Mapping[str, Any]:
         """Return the fields that `ctx.log` adds, but the names of worker and provider."""

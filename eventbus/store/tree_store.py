@@ -188,17 +188,18 @@ class TreeStore:
         body: str,
         timeout_ms: int | str = "",
         keeps: Collection[Literal["journal", "inbox", "live", "texts"]] = (),
+        forgets: Collection[str] = (),
         deadline: float | None = None,
         now: int | str = "",
     ) -> str:
         """Begin the next run of a tree that has ended. `run` is the number of its last run.
 
         `call` is fresh for each request, so that a repeat of the request is recognized. `timeout_ms` is that
-        of the new run, which begins with what `keeps` names of the last one. Return `restarted`, `open` (the
-        tree has not ended), `other` (`run` is not its last run), `member` (it belongs to another tree) or
-        `unknown`.
+        of the new run, which begins with what `keeps` names of the last one, and may be sent the signals
+        `forgets` once more. Return `restarted`, `open` (the tree has not ended), `other` (`run` is not its
+        last run), `member` (it belongs to another tree) or `unknown`.
         """
-        arguments: list[Any] = [now, root, call, run, body, timeout_ms, list(keeps)]
+        arguments: list[Any] = [now, root, call, run, body, timeout_ms, list(keeps), list(forgets)]
         return await self._adder.script("restart", arguments, deadline=deadline)
 
     async def root_queues(self, *, deadline: float | None = None) -> list[str]:

@@ -241,7 +241,7 @@ def describe(
     known = recorded(error)
     if known is not None:
         return without(known.text, hidden)
-    kind = next((candidate for candidate in declared if isinstance(error, candidate)), None)
+    kind = _nearest(error, declared)
     failure = Failure(
         type=type_name(type(error)),
         message=_told(message_of(error), hidden),
@@ -426,7 +426,9 @@ def revive(
 def _as_declared(
     failure: Failure, declared: Sequence[type[Exception]], remote: HandlerError
 ) -> Exception | None:
-    kind = next((candidate for candidate in declared if _is_named(candidate, failure.declared)), None)
+    names = {type_name(candidate): candidate for candidate in reversed(declared)}
+    alike = (candidate for candidate in declared if _is_named(candidate, failure.declared))
+    kind = names.get(failure.declared) or next(alike, None)
     if kind is None:
         return None
     arguments = failure.args if failure.args is not None else [failure.message]
@@ -435,6 +437,14 @@ def _as_declared(
     if error is not None:
         object.__setattr__(error, "__cause__", remote)  # a frozen dataclass refuses other ways
     return error
+
+
+def _nearest(error: BaseException, declared: Sequence[type[Exception]]) -> type[Exception] | None:
+    """Return the declared class that is nearest to an error's own, in whatever order they are declared."""
+    fitting = [kind for kind in declared if isinstance(error, kind)]
+    bases = type(error).__mro__
+    # A class that is no base of it, because it says itself what its instances are, comes last.
+    return min(fitting, key=lambda kind: bases.index(kind) if kind in bases else len(bases), default=None)
 
 
 def _construct(kind: type[Exception], arguments: Sequence[Any]) -> Exception | None:

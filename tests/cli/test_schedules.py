@@ -56,6 +56,30 @@ def test_a_schedule_is_listed_paused_resumed_triggered_and_removed(
         assert "there is no schedule nightly on the server" in refused.stderr
 
 
+def test_the_list_says_why_slots_were_skipped_if_any_were(
+    invoke: Invoke, environment: dict[str, str]
+) -> None:
+    async def skip() -> None:
+        provider = EventProvider(environment["EVENTBUS_URL"], prefix=environment["EVENTBUS_PREFIX"])
+        provider.on("other")(lambda _: None)
+        async with provider, provider.worker():
+            await provider.schedules.add("forgotten", id="rare", cron="0 0 1 1 *")
+            often = await provider.schedules.add("forgotten", id="often", every="0.1s", immediately=True)
+            report = await often.report()
+            while not report.skipped:
+                report = await often.report()
+            await often.pause("enough")
+
+    asyncio.run(skip())
+    lines = invoke("schedules").stdout.splitlines()
+    told = {line.split()[0]: line for line in lines}
+    assert told["schedule"].rstrip().endswith("skipped for")
+    why = "the job of the slot before was open (overlap=skip), and no worker serves event.forgotten now"
+    assert why in told["often"]
+    assert "enough" in told["often"]
+    assert "overlap" not in told["rare"]
+
+
 def test_a_preview_needs_no_server(invoke: Invoke) -> None:
     lines = invoke(
         "schedules", "preview", "30 2 * * *", "--tz", "Europe/Berlin", "-n", "400"

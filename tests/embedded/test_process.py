@@ -77,7 +77,7 @@ def test_without_the_extra_it_says_what_to_install(folder: Path, monkeypatch: py
             server.start()
         assert "EVENTBUS_URL" in str(caught.value)
         server.stop()
-    assert user_pids(folder) == []
+    assert not folder.exists()
 
 
 def test_on_a_machine_without_a_server_it_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +108,27 @@ def test_a_throw_away_server_that_does_not_come_up_leaves_nothing(
     with pytest.raises(StoreUnavailable, match="ended while starting; its log ends: cannot run"):
         EmbeddedServer(None).start()
     wait_until(lambda: list(root.iterdir()) == [broken], "the folder is removed")
+
+
+def test_without_the_program_of_the_server_there_is_no_new_folder(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> Path:
+        raise ConfigError("the wheel is not installed")
+
+    used = root / "used"
+    server = EmbeddedServer(used)
+    server.start()
+    try:
+        monkeypatch.setattr(process, "find_program", missing)
+        with pytest.raises(ConfigError, match="not installed"):
+            EmbeddedServer(root / "new" / "data").start()
+        assert not (root / "new").exists()
+        second = EmbeddedServer(used)  # its server runs already, and another program started it
+        second.start()
+        second.stop()
+    finally:
+        server.stop()
 
 
 def test_a_server_that_hangs_is_told_from_one_that_loads(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated
 
@@ -100,9 +103,8 @@ def export_flows(
     """Write what flows of durable functions have recorded, a file each, for `workflows.testing.replay`.
 
     The name of a file is the id of its flow; `+` stands for the `/` in the id of a flow that is nested in
-    another.
+    another. If the command fails, it leaves no file and no folder of its own.
     """
-    folder.mkdir(parents=True, exist_ok=True)
 
     async def write(flows: WorkflowProvider) -> int:
         count, names = 0, [workflow] if workflow else []
@@ -111,17 +113,38 @@ def export_flows(
                 _warn_of(history.flow_id, history.damage)
                 continue
             written = redacted(history) if redact else history
-            (folder / _file_of(history.flow_id)).write_bytes(msgspec.json.encode(written))
+            (beside / _file_of(history.flow_id)).write_bytes(msgspec.json.encode(written))
             count += 1
         if workflow is not None and not count:
             await check_known_workflow(flows, workflow)
         return count
 
-    count = ask_flows(url, write, reads_only=True)
+    with _all_or_nothing(folder) as beside:
+        count = ask_flows(url, write, reads_only=True)
     say(f"{count} flows are written to {folder}")
     if not count:
         tell_asked()
     return 0
+
+
+@contextlib.contextmanager
+def _all_or_nothing(folder: Path) -> Generator[Path]:
+    """Yield a folder whose files are put into `folder` at the end, which is made if it is missing.
+
+    If an error leaves this block, nothing is put there, and what was made for it is removed.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as beside:
+            yield Path(beside)
+            for file in Path(beside).iterdir():
+                file.replace(folder / file.name)
+    except BaseException:
+        for path in made:
+            with contextlib.suppress(OSError):  # somebody has put something there meanwhile
+                path.rmdir()
+        raise
 
 
 def _warn_of(flow_id: str, damage: str) -> None:

@@ -7,8 +7,9 @@ flow's version, so the caller of the retry needs no definition.
 
 What must always hold: a resumed flow does not run a step again that completed, or whose failure was ignored,
 and that was not undone. The record of that step stays where it is (`FlowMessage.kept`), and so does that of
-an item of a step. If several callers retry at the same time, only one begins the run, because the server
-checks the number of the last run.
+an item of a step. A signal with an id that its sender chose goes with what took it: what is kept keeps the
+id, so the same signal does not come again; what runs again may be sent it once more. If several callers retry
+at the same time, only one begins the run, because the server checks the number of the last run.
 
 Crash windows: `asker-dies` (before the call: nothing happened; after it: the flow runs), `not-answered` (the
 same call is sent again, and gets the same answer), `worker-dies-adding-steps` (the root runs again; adding a
@@ -27,13 +28,19 @@ from eventbus.lowlevel import FINAL_STATES, JobClient, TreePage
 from workflows.client.sent_triggers import send_retry
 from workflows.distributed.activation import read_journal
 from workflows.errors import FlowNotEnded
+from workflows.functions.calls.kept import kept_entries
+from workflows.machines.snapshot import MACHINE, read_snapshot
 from workflows.records.checkpoints import GRAPH, read_undone
+from workflows.records.entries import Entry, entries_of_run
 from workflows.records.graph_history import GraphHistory, read_graph
 from workflows.records.ids import find_member, is_nested, list_name, parent_of, split_item
 from workflows.records.records import FlowMessage, encode_message, read_message_of
 from workflows.records.status import status_of
 
 __all__ = ["retry_flow"]
+
+_MOST_IDS = 2050
+"""The server remembers no more, even of one byte each."""
 
 
 async def retry_flow(
@@ -75,8 +82,9 @@ async def retry_flow(
     is_resumed = state != "completed" if resume is None else resume
     following = msgspec.structs.replace(last, run=last.run + 1, kept={}, bare=True)
     following.mode = ""
+    journal = await read_journal(jobs, flow_id, page.root, deadline=deadline) if is_resumed else []
     if is_resumed and not last.machine:
-        history = read_graph(await read_journal(jobs, flow_id, page.root, deadline=deadline), last)
+        history = read_graph(journal, last)
         # What is kept lies where the last run recorded it, whatever later releases say.
         following.mode = history.mode
         following.kept = (
@@ -85,12 +93,14 @@ async def retry_flow(
             else await _find_kept(jobs, flow_id, last, page, deadline)
         )
         following.version = following.version or page.saved.get(GRAPH, "") or history.version
+    forgotten = await _forgotten(jobs, flow_id, journal, last, following, deadline) if is_resumed else ()
     word = await jobs.restart(
         flow_id,
         encode_message(following),
         run=last.run,
         timeout=last.timeout,
         keeps=_kept_of(last, is_resumed=is_resumed),
+        forgets=forgotten,
         deadline=deadline,
     )
     if word == "unknown":
@@ -111,7 +121,8 @@ async def _retry_standing(
         raise FlowNotEnded(
             flow_id=flow_id,
             state=state,
-            advice="only a flow that has ended begins from its start: cancel it first, or retry it where it stands",
+            advice="only a flow that has ended begins from its start: cancel it first, or retry it where it "
+            "stands",
         )
     if not await send_retry(jobs, flow_id, target):
         raise FlowNotEnded(
@@ -128,6 +139,41 @@ def _kept_of(
     if is_resumed:
         return ("journal", "inbox", "live", "texts") if last.machine else ("journal", "inbox", "live")
     return () if last.durable or last.machine else ("journal",)
+
+
+async def _forgotten(
+    jobs: JobClient,
+    flow_id: str,
+    journal: Sequence[Entry],
+    last: FlowMessage,
+    following: FlowMessage,
+    deadline: float,
+) -> list[str]:
+    """Return the ids of the signals that a resumed run may be sent once more: those that nothing took that
+    it keeps, as far as a sender chose them.
+
+    So their wait runs again, or the place of a machine where one failed waits again, or they did not fit.
+    """
+    if last.durable:
+        before = kept_entries(journal).entries
+        after = kept_entries([*journal, Entry(kind="run", run=following.run)]).entries
+        kept = {entry.signal for entry in after if entry.kind == "signal"}
+    else:
+        numbered = entries_of_run(journal, last.run)
+        # What an earlier run took, and forgot, has no id any more.
+        before = [entry for number, entry in numbered if number == last.kept.get(entry.place, last.run)]
+        kept = {
+            entry.signal
+            for number, entry in numbered
+            if entry.kind != "refused" and number == following.kept.get(entry.place)
+        }
+    found = [entry.signal for entry in before if entry.signal and entry.signal not in kept]
+    if last.machine:
+        snapshot = read_snapshot(flow_id, await jobs.lives(flow_id, [MACHINE], deadline=deadline))
+        trouble = None if snapshot is None else snapshot.trouble
+        if snapshot is not None and trouble is not None and trouble.origin == snapshot.place:
+            found.append(trouble.chosen)
+    return [one for one in dict.fromkeys(found) if one][-_MOST_IDS:]
 
 
 def _kept_in(history: GraphHistory, last: FlowMessage) -> dict[str, int]:

@@ -9,10 +9,8 @@ import msgspec
 
 from eventbus.lowlevel import Codec, Duration, Emission, JobClient, seconds
 from workflows.client.sent_signals import SignalSender
-from workflows.client.sent_triggers import send_trigger
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.signal import Signal
-from workflows.machines.definition import MachineDefinition
 from workflows.machines.transition import Transition
 from workflows.records.ids import flow_queue, workflow_of
 from workflows.records.records import revive_flow
@@ -245,7 +243,7 @@ class FlowHandle(Generic[O]):
 
         It is recorded only if the place of the machine accepts it now, and then the place is closed: of two
         triggers one fires. Of several with the same `trigger_id`, which has no spaces, one counts, as long as
-        it is one of the last 16 triggers that the flow has taken. A name in place of a transition needs no
+        it is one of the last 100 signals and triggers that the flow was sent. A name in place of a transition needs no
         definition here; its payload is then checked by the worker. If the guard of the transition is false,
         or the payload does not fit there, the report of the flow says `refused`, and the machine stays.
 
@@ -253,14 +251,11 @@ class FlowHandle(Generic[O]):
         that does not fit, UsageError for a `trigger_id` of more than 256 bytes, SignalRefused if the machine
         does not accept it now, or has ended; UnknownJob, StoreError. Nothing is changed then.
         """
-        known = self._reading.definition
-        machine = known if isinstance(known, MachineDefinition) else None
-        await send_trigger(
-            self._jobs,
+        await self._sender.trigger(
             self._id,
             transition,
             payload,
-            machine=machine,
+            definition=self._reading.definition,
             trigger_id=trigger_id or "",
             call_timeout=call_timeout,
         )

@@ -1,5 +1,5 @@
-"""Sending signals to flows by their ids: checked here as far as the definition is known, here or by the
-server.
+"""Sending signals and triggers to flows by their ids: checked as far as the definition is known, here or by
+the server.
 
     a signal, or its name, and a value
         -- checked by the definition given, else by those registered here, else by what workers told --> sent
@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from eventbus import DefinitionError, PayloadError, UnknownJob
-from eventbus.lowlevel import Codec, Duration, JobClient, clock
+from eventbus.lowlevel import Codec, Duration, JobClient, clock, shown
 from workflows.client.sent_triggers import send_trigger_text
 from workflows.definition.codecs import MAX_VALUE
 from workflows.definition.flow_definition import AnyDefinition
@@ -39,7 +39,7 @@ _MACHINE = "takes triggers and no signals; use trigger({name!r}, ...)"
 
 
 class SignalSender:
-    """Sends signals to the flows of one provider. `call_timeout` is how long all that is asked may take."""
+    """Sends signals and triggers to the flows of one provider. `call_timeout` is how long all that is asked may take."""
 
     def __init__(self, jobs: JobClient, registry: StepRegistry, find_graph: _FindGraph) -> None:
         """`find_graph(workflow, version, call_timeout=...)` returns the graph that a worker told; None
@@ -76,6 +76,30 @@ class SignalSender:
         is_given = isinstance(signal, Signal) and not (known and isinstance(known[0], Durable))
         text = (signal_by(signal) if is_given or declared is None else declared).encode(payload)
         await self._jobs.signal(flow_id, name, text, signal=signal_id, call_timeout=_left(deadline))
+
+    async def trigger(
+        self,
+        flow_id: str,
+        transition: Transition[Any] | str,
+        payload: Any,
+        *,
+        definition: AnyDefinition | None = None,
+        trigger_id: str = "",
+        call_timeout: Duration | None = None,
+    ) -> None:
+        """Send a trigger with a payload of its type; `definition` is that of the flow, if it is given. Raises
+        as `FlowHandle.trigger`.
+        """
+        name = transition.name if isinstance(transition, Transition) else transition
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"expected a transition or its name, got: {shown(transition)}")
+        known = transition if isinstance(transition, Transition) else None
+        if isinstance(definition, MachineDefinition):
+            known = definition.find(name)
+        text = _any(name).encode(payload).decode() if known is None else known.encode(payload)
+        await send_trigger_text(
+            self._jobs, flow_id, name, text, trigger_id=trigger_id, call_timeout=call_timeout
+        )
 
     async def send_json(
         self,
@@ -175,12 +199,17 @@ def _receiver(known: Sequence[AnyDefinition], name: str) -> Signal[Any] | Transi
     return found[name]
 
 
+def _any(name: str) -> Codec:
+    """Return the codec of a payload of JSON, for what has this name."""
+    return Codec(Any, role="payload", owner=name, max_bytes=MAX_VALUE)
+
+
 def _encode(name: str, payload: Any, receiver: Signal[Any] | Transition[Any] | None) -> str:
     """Return a payload as JSON text: that of a value of JSON, or of a value of the type that it goes to.
     Raises PayloadError.
     """
     try:
-        text = Codec(Any, role="payload", owner=name, max_bytes=MAX_VALUE).encode(payload).decode()
+        text = _any(name).encode(payload).decode()
     except PayloadError:
         if receiver is None:
             raise

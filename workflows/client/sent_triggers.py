@@ -1,51 +1,23 @@
-"""Sending triggers to state machines: checked here as far as the definition is known, and refused by the
-server otherwise.
+"""Sending triggers to state machines whose payloads are JSON text already (`sent_signals` checks them), and
+what the server refuses.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from eventbus import DefinitionError, SignalRefused
-from eventbus.lowlevel import Codec, Duration, JobClient, shown
-from workflows.definition.codecs import MAX_VALUE
+from eventbus import SignalRefused
+from eventbus.lowlevel import Duration, JobClient
 from workflows.machines.choosing import MOVE, RETRY, trigger_name
-from workflows.machines.definition import MachineDefinition
 from workflows.machines.snapshot import ACCEPTS, NAMES, read_snapshot
-from workflows.machines.transition import END, Transition
+from workflows.machines.transition import END
 from workflows.machines.triggers import MoveTo
 from workflows.records.ids import workflow_of
 
-__all__ = ["send_retry", "send_trigger", "send_trigger_text"]
+__all__ = ["send_retry", "send_trigger_text"]
 
 
 _REFUSALS = {"ended": "the flow has ended", "stopping": "the flow is being cancelled or rolled back"}
-
-
-async def send_trigger(
-    jobs: JobClient,
-    flow_id: str,
-    transition: Transition[Any] | str,
-    payload: Any,
-    *,
-    machine: MachineDefinition | None,
-    trigger_id: str = "",
-    call_timeout: Duration | None = None,
-) -> None:
-    """Send a trigger; `machine` is the definition, if it is known here. Raises as `FlowHandle.trigger`."""
-    name = transition.name if isinstance(transition, Transition) else transition
-    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DefinitionError(f"expected a transition or its name, got: {shown(transition)}")
-    known = transition if isinstance(transition, Transition) else None
-    if machine is not None:
-        known = machine.find(name)
-    if known is None:
-        text = Codec(Any, role="payload", owner=name, max_bytes=MAX_VALUE).encode(payload).decode()
-    else:
-        text = known.encode(payload)
-    await send_trigger_text(jobs, flow_id, name, text, trigger_id=trigger_id, call_timeout=call_timeout)
 
 
 async def send_trigger_text(

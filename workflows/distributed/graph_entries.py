@@ -16,7 +16,7 @@ from workflows.execution.graph_run import GraphRun
 from workflows.execution.items import begin_items
 from workflows.execution.signal_desk import SignalDesk
 from workflows.execution.step_run import StepRun
-from workflows.records.entries import Entry
+from workflows.records.entries import Entry, chosen_id
 from workflows.records.graph_history import GraphHistory, StepHistory, record_of
 from workflows.records.records import error_text, stalls_in
 
@@ -106,6 +106,7 @@ def entry_of(run: StepRun) -> Entry:
         took_ms=run.took_ms,
     )
     entry.child = run.child
+    entry.signal = chosen_id(run.signal)
     pause = run.step.pause
     if run.record is not None:
         entry.result, entry.skipped = run.record.result, run.record.skipped

@@ -23,13 +23,11 @@ from eventbus.lowlevel import (
     contained_await,
     current,
     describe,
+    ends_attempts,
     enter,
     fact,
     get_logger,
     hide_frames,
-    is_excluded,
-    is_final,
-    is_settled_below,
     log_failure,
     original,
     with_facts,
@@ -280,10 +278,11 @@ def decide(
     caller to answer. So is the failure of a job that the code awaited, except in a rollback (`is_undo`),
     which must be done. Raises the error of a custom retry strategy; that error is then the final one.
     """
-    if not is_undo and is_settled_below(error, rule):
-        return None
-    is_end = is_final(error) or is_last(error) or attempts >= rule.attempts or is_excluded(error, rule)
-    if is_end or (workflow is not None and workflow.is_answer(error)):
+
+    def is_end(one: BaseException) -> bool:
+        return is_last(one) or (workflow is not None and workflow.is_answer(one))
+
+    if attempts >= rule.attempts or ends_attempts(error, rule, is_end, is_undo=is_undo):
         return None
     return min(rule.delay_after(attempts, error), LONGEST)
 

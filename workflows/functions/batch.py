@@ -20,9 +20,10 @@ from workflows.functions.calls.child_call import ChildCall
 from workflows.functions.calls.history import split_position
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.calls.wait_call import SleepCall, WaitCall
-from workflows.records.entries import Entry
+from workflows.records.entries import Entry, chosen_id
 
 if TYPE_CHECKING:
+    from eventbus.lowlevel import Signal
     from workflows.functions.calls.wait_call import TimedCall
     from workflows.functions.function_run import FunctionRun
 
@@ -152,22 +153,24 @@ def _add_signals(run: FunctionRun, batch: Batch) -> None:
             continue
         batch.taken.append(signal.id)
         try:
-            entry = wait.came(signal.payload)
+            entry = wait.came(signal.payload, signal.id)
         except PayloadError as error:
-            _refuse(run, batch, signal.name, error)
+            _refuse(run, batch, signal, error)
             continue
         waits.remove(wait)
         del run.pending[wait.position]
         batch.add(entry, wait)
 
 
-def _refuse(run: FunctionRun, batch: Batch, name: str, error: PayloadError) -> None:
+def _refuse(run: FunctionRun, batch: Batch, signal: Signal, error: PayloadError) -> None:
     """Record that a signal did not fit, and wait on: its sender was wrong, not the flow."""
     _log.warning(
-        "signal refused, its payload does not fit", **run.around.facts, signal=name, error=str(error)
+        "signal refused, its payload does not fit", **run.around.facts, signal=signal.name, error=str(error)
     )
     failure = msgspec.Raw(describe(error, attempts=1).encode())
-    batch.add(Entry(kind="refused", name=name, error=failure, started_ms=run.now_ms))
+    entry = Entry(kind="refused", name=signal.name, error=failure, started_ms=run.now_ms)
+    entry.signal = chosen_id(signal.id)
+    batch.add(entry)
 
 
 def _add_times(run: FunctionRun, batch: Batch) -> None:

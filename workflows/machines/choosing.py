@@ -34,7 +34,8 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True):
     """A transition that fires. `argument` is what its method gets beside the context, in a tuple; `error` is
     that of its guard.
 
-    `payload` is that of its trigger, as JSON, and `signal` the id of that, if the inbox has it.
+    `payload` is that of its trigger, as JSON, `signal` the id of that, if the inbox has it, and `chosen` the
+    one that its sender chose, if so.
     """
 
     transition: Transition[Any]
@@ -42,6 +43,7 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     payload: msgspec.Raw = NOTHING
     signal: str = ""
+    chosen: str = ""
     error: BaseException | None = None
 
 

@@ -152,6 +152,7 @@ class MachineRun:
             attempts=trouble.attempts,
             payload=trouble.payload,
             signal=trouble.signal,
+            chosen=trouble.chosen,
         )
         try:
             if transition.waits:
@@ -330,7 +331,7 @@ class MachineRun:
         if bytes(failure):
             facts["error"] = failure
         place = standing.snapshot.place
-        trouble = Trouble(transition.name, place, attempts, failure, payload=fire.payload)
+        trouble = Trouble(transition.name, place, attempts, failure, payload=fire.payload, chosen=fire.chosen)
         if delay is not None:
             trouble.due_ms, trouble.signal = recording.now_ms + round(delay * 1000), fire.signal
             stays = msgspec.structs.replace(standing.snapshot, trouble=trouble)

@@ -16,6 +16,7 @@ __all__ = [
     "ACCEPTS",
     "DOUBTS",
     "HISTORY",
+    "MACHINE",
     "NAMES",
     "NOTHING",
     "Awaited",
@@ -48,11 +49,11 @@ NOTHING = msgspec.Raw()
 """No JSON value. As the default of a field it is left out, but only this very object is."""
 
 
-class Trouble(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "origin": "g", "attempts": "a", "error": "e", "due_ms": "w", "payload": "r", "signal": "s"}):  # fmt: skip
+class Trouble(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "origin": "g", "attempts": "a", "error": "e", "due_ms": "w", "payload": "r", "signal": "s", "chosen": "i"}):  # fmt: skip
     """What failed last, since the last ordinary move. `origin` is the place where that was.
 
-    `due_ms` is when it is tried again; 0: it failed for good. `payload` is that of its trigger, and `signal`
-    the id of that while the inbox still has it.
+    `due_ms` is when it is tried again; 0: it failed for good. `payload` is that of its trigger, `signal` the
+    id of that while the inbox still has it, and `chosen` the one that its sender chose, if so.
     """
 
     transition: str
@@ -62,6 +63,7 @@ class Trouble(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "or
     due_ms: int = 0
     payload: msgspec.Raw = NOTHING
     signal: str = ""
+    chosen: str = ""
 
     @property
     def failure(self) -> str:

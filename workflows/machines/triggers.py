@@ -19,6 +19,7 @@ from workflows.machines.choosing import MOVE, RETRY, Chooser, Fire, Rest, trigge
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.recording import Recording
 from workflows.machines.snapshot import Snapshot, Trouble
+from workflows.records.entries import chosen_id
 
 __all__ = ["MoveTo", "Triggers", "offers"]
 
@@ -84,6 +85,7 @@ class Triggers:
             argument=argument,
             payload=msgspec.Raw(signal.payload.encode()),
             signal=signal.id,
+            chosen=chosen_id(signal.id),
         )
         said = await self._chooser.ask(fire, snapshot, self._recording.standing.state)
         if isinstance(said, BaseException):
@@ -159,6 +161,7 @@ class Triggers:
             place=snapshot.place,
             move=snapshot.moves,
             error=msgspec.Raw(describe(error, attempts=1).encode()),
+            signal=chosen_id(signal.id),
         )
         # What fires by itself here had no reason to be chosen: the place was open, so it rests.
         change = recording.standing.change(accepts=offers(self._chooser, snapshot, Rest()))

@@ -57,7 +57,7 @@ import msgspec
 
 from eventbus import StoreCorrupt
 
-__all__ = ["Entry", "encode_entry", "entries_of_run", "read_entries"]
+__all__ = ["Entry", "chosen_id", "encode_entry", "entries_of_run", "read_entries"]
 
 _NOTHING = msgspec.Raw(b"null")
 _NO_ERROR = msgspec.Raw()
@@ -90,6 +90,7 @@ class Entry(
         "keeps_failures": "f",
         "origin": "g",
         "move": "c",
+        "signal": "i",
     },
 ):
     """One entry. `place` is the name of a graph's step, or the position of a call in a durable function.
@@ -97,7 +98,8 @@ class Entry(
     `name` is the name of what was called there, and `undo` that of its rollback. `child` is the id of a flow
     or job that it started. `attempts` counts the attempts that ended in an error. Times are Unix times in ms,
     `took_ms` is a duration. `version` and `steps`, in the first entry of a run, are the workflow's version
-    and all steps of the graph.
+    and all steps of the graph. `signal` is the id of the signal that the entry takes, if its sender chose
+    one.
     """
 
     kind: str
@@ -121,6 +123,7 @@ class Entry(
     keeps_failures: bool = False
     origin: str = ""
     move: int = 0
+    signal: str = ""
 
     @property
     def failure(self) -> str:
@@ -135,6 +138,13 @@ _decode = msgspec.json.Decoder(Entry).decode
 def encode_entry(entry: Entry) -> str:
     """Return an entry as JSON text."""
     return _encode(entry).decode()
+
+
+def chosen_id(signal_id: str) -> str:
+    """Return the id of a signal, if its sender chose it; empty for one of the library, which nobody sends
+    again.
+    """
+    return "" if signal_id.startswith("~") else signal_id
 
 
 def read_entries(flow_id: str, journal: Iterable[str]) -> list[Entry]:

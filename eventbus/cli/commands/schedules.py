@@ -210,6 +210,7 @@ def _print(found: list[ScheduleReport]) -> None:
         tell_asked()
         return
     table = Table(box=None, pad_edge=False)
+    has_reasons = any(report.skipped_for for report in found)
     for name in (
         "schedule",
         "event",
@@ -221,6 +222,7 @@ def _print(found: list[ScheduleReport]) -> None:
         "missed",
         "workers",
         "paused",
+        *(["skipped for"] if has_reasons else []),
     ):
         is_count = name in ("fired", "skipped", "missed", "workers")
         table.add_column(name, no_wrap=True, justify="right" if is_count else "left")
@@ -236,5 +238,6 @@ def _print(found: list[ScheduleReport]) -> None:
             str(report.missed),
             Text(str(report.workers), "" if report.workers or report.unreadable else "bold red"),
             report.paused,
+            *([report.skipped_for] if has_reasons else []),
         )
     open_console().print(table)

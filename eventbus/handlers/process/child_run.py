@@ -17,10 +17,11 @@ import msgspec
 
 from eventbus.handlers.contexts.process_context import ProcessContext, ProcessTools
 from eventbus.handlers.process.import_path import find
-from eventbus.handlers.process.messages import HandlerSpec, Report, Request
+from eventbus.handlers.process.messages import HandlerSpec, Report, ReportedLeaf, Request
 from eventbus.model.codec.codec import Codec
 from eventbus.model.later import Later
 from eventbus.model.names import DEFAULT_GROUP
+from eventbus.telemetry.error_groups import leaves_of
 from eventbus.telemetry.failure import describe, is_answer, is_awaited, is_final, kinds_of
 from eventbus.telemetry.log_context import EVENT_NAME, GROUP, SPAN_ID, TRACE_ID, fact
 from eventbus.telemetry.propagation import Ambient, enter
@@ -74,8 +75,15 @@ def _run_here(given: Request, tools: ProcessTools) -> tuple[Report, BaseExceptio
             declared=declared,
             event=given.task.event,
         )
-        final = is_final(error) or is_answer(error, declared, retry_on)
-        return Report(error=text, is_final=final, kinds=kinds_of(error), is_awaited=is_awaited(error)), error
+
+        def told(one: BaseException) -> ReportedLeaf:
+            is_end = is_final(one) or is_answer(one, declared, retry_on)
+            return ReportedLeaf(is_end, tuple(kinds_of(one)), is_awaited(one))
+
+        own, leaves = told(error), list(dict.fromkeys(map(told, leaves_of(error))))
+        return Report(
+            error=text, is_final=own.is_final, kinds=list(own.kinds), is_awaited=own.is_awaited, leaves=leaves
+        ), error
 
 
 class _Prepared(msgspec.Struct, frozen=True):

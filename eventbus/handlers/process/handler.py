@@ -22,6 +22,7 @@ from eventbus.handlers.process.messages import HandlerSpec, LogNote, Report, Req
 from eventbus.handlers.process.progress import ProgressRelay
 from eventbus.model.later import Later
 from eventbus.runtime.process_pool import ProcessPool
+from eventbus.telemetry.error_groups import mark_leaves
 from eventbus.telemetry.failure import Recorded, mark_recorded, revive
 from eventbus.telemetry.log_context import trace_facts
 from eventbus.telemetry.logging import get_logger
@@ -122,4 +123,7 @@ async def run_in_process(
         return bytes(report.result)
     error = revive("failed", report.error, event=event, job_id=job_id, declared=declared)
     mark_recorded(error, Recorded(report.error, report.is_final, tuple(report.kinds), report.is_awaited))
+    if report.leaves:
+        leaves = [Recorded("", leaf.is_final, leaf.kinds, leaf.is_awaited) for leaf in report.leaves]
+        mark_leaves(error, leaves)
     raise error

@@ -23,7 +23,17 @@ from eventbus.handlers.process.import_path import (
 )
 from eventbus.model.names import DEFAULT_GROUP
 
-__all__ = ["Call", "HandlerSpec", "LogNote", "Reply", "Report", "Request", "check_found", "make_spec"]
+__all__ = [
+    "Call",
+    "HandlerSpec",
+    "LogNote",
+    "Reply",
+    "Report",
+    "ReportedLeaf",
+    "Request",
+    "check_found",
+    "make_spec",
+]
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,12 +68,21 @@ class Request(msgspec.Struct):
     max_saved: int = 0
 
 
+class ReportedLeaf(msgspec.Struct, frozen=True):
+    """An error inside a group: see `Report`."""
+
+    is_final: bool
+    kinds: tuple[str, ...]
+    is_awaited: bool
+
+
 class Report(msgspec.Struct, omit_defaults=True):
     """How a job ended: `result`, or `error`, a record of `telemetry.failure`; `is_final` if no retry can
     help.
 
     `kinds` are the names of the error's class and of those that this inherits from. `is_awaited`:
-    see `Recorded`. A job that is put off has neither, but `later`, in seconds.
+    see `Recorded`. `leaves` are the errors in a group. A job that is put off has neither, but `later`, in
+    seconds.
     """
 
     result: msgspec.Raw = msgspec.Raw()
@@ -71,6 +90,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     is_final: bool = False
     kinds: list[str] = []
     is_awaited: bool = False
+    leaves: list[ReportedLeaf] = []
     later: float | None = None
 
 

@@ -330,6 +330,8 @@ class _Persistent:
 
     def start(self, expects: Expected) -> Path:
         if expects == "nothing":
+            if not self._folder.was_used():
+                process.find_program()  # may raise: before there is a folder to remove
             self._folder.prepare()
         elif not self._folder.was_used():
             raise _absent(self._folder.path, f"there is no embedded server in {self._folder.path}")

@@ -6,16 +6,18 @@
 -- The first write is one that a full server refuses.
 -- flags: none
 -- KEYS: the shard's book, and a key that never exists
--- head: now id call run body timeout keeps
+-- head: now id call run body timeout keeps forgets
 --   call: fresh for each request, the same when it is sent again | run: the last one's number, counted from 1
---   timeout: of the new run, ms from now, or '' | keeps: what stays: `journal`, `inbox`; `live`: the texts whose names begin with `saved/kept/`; `texts`: with it, all of them
+--   timeout: of the new run, ms from now, or '' | keeps: what stays: `journal`, `inbox`; `live`: the texts whose names begin with `saved/kept/`; `texts`: with it, all of them |
+--   forgets: of an inbox that stays, signals that the last run took, and that the new one may be sent once more
 -- answer: restarted | open (it has not ended) | other (that was not the last run) |
 --   member (of another tree, which alone can run it again) | unknown (no root of a tree, or removed)
---include shard args commands changes guard codec completed fields flag placing records pointers putting_off outcomes waking
+--include shard args commands changes guard codec completed fields flag journals placing records pointers putting_off outcomes waking
 
 local ENDED = { completed = true, failed = true, cancelled = true }
 local now = args.take_now()
-local id, call, run, body, timeout, keeps = args.take(), args.take(), args.take(), args.take(), args.take(), args.take()
+local id, call, run, body, timeout = args.take(), args.take(), args.take(), args.take(), args.take()
+local keeps, forgets = args.take(), args.take()
 local record = fields.fetch(id)
 if not record or not record.tree or record.removed then return 'unknown' end
 if record.root then return 'member' end
@@ -47,10 +49,16 @@ end
 local kept = {}
 for _, kind in ipairs(keeps) do kept[kind] = true end
 -- A signal of the last run that is sent again must not reach this one. An id that a caller chose (those of the library begin
--- with a `~`) counts as long as the journal does: to a run from the start the same signal may be sent once more.
-local taken = {}
+-- with a `~`) counts as long as what took the signal does: whoever runs that again may be sent the same signal once more.
+local taken, forgotten, inbox = {}, {}, shard.key('inbox', id)
+for _, signal in ipairs(forgets) do forgotten[journals.word_of(signal)] = signal end
+local function counts(word)
+  if string.sub(word, 1, 1) == '~' then return true end
+  local signal = forgotten[word]
+  return kept.inbox and (not signal or commands.try('HEXISTS', inbox, signal) == 1)
+end
 for word in string.gmatch(commands.try('HGET', shard.key('live', id), '#taken') or '', '%S+') do
-  if kept.journal or string.sub(word, 1, 1) == '~' then taken[#taken + 1] = word end
+  if counts(word) then taken[#taken + 1] = word end
 end
 for _, kind in ipairs({ 'journal', 'inbox', 'live' }) do
   if not kept[kind] then redis.call('DEL', shard.key(kind, id)) end

@@ -16,7 +16,7 @@
 --include shard args commands book changes codec guard delays fields flag holds journals marks putting_off placing records waking
 
 local MOST, BYTES = 1000, 1048576 -- of an inbox
-local TAKEN, WORD = 4100, 40 -- bytes of the ids that are remembered, and of one: so the last 100 at least
+local TAKEN = 4100 -- bytes of the ids that are remembered, each of at most 40: so the last 100 at least
 local SLEEPS = { delayed = true, ['waiting-children'] = true }
 local now = args.take_now()
 local id, signal, name, payload = args.take(), args.take(), args.take(), args.take()
@@ -27,7 +27,7 @@ local function has_word(words, word)
 end
 local live, is_trigger = shard.key('live', id), string.sub(name, 1, 1) == '!'
 local texts = commands.try('HMGET', live, 'accepts', '#taken') or {}
-local word = (#signal > WORD or string.find(signal, '%s')) and redis.sha1hex(signal) or signal
+local word = journals.word_of(signal)
 if has_word(texts[2], word) then return 'sent' end
 if record.ended then return 'ended' end
 if record.stop and not record.knows or record.root and marks.find(record.root) ~= '' then return 'stopping' end

@@ -190,6 +190,36 @@ def test_histories_are_exported_and_can_be_replayed(invoke: Invoke, flow_id: str
     asyncio.run(replay(paper, text))
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_an_export_that_fails_leaves_nothing(
+    invoke: Invoke, flow_id: str, tmp_path: Path, is_there: bool
+) -> None:
+    folder = tmp_path / "new" / "histories"
+    if is_there:
+        folder.mkdir(parents=True)
+        (folder / f"{flow_id}.json").write_text("of before")
+
+    def contents() -> list[tuple[str, str]]:
+        return [(str(path), path.read_text() if path.is_file() else "") for path in tmp_path.rglob("*")]
+
+    before = contents()
+    unknown = invoke("flows", "export", str(folder), "--workflow", "papper")
+    assert (unknown.exit_code, "papper" in unknown.stderr) == (1, True)
+    assert contents() == before
+    away = invoke("flows", "export", str(folder), "--url", "redis://127.0.0.1:1/0")
+    assert away.exit_code != 0
+    assert contents() == before
+
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "taken" / f"{flow_id}.json").mkdir(parents=True)  # in the place of the file
+    before = contents()
+    for place in (tmp_path / "file" / "inside", tmp_path / "taken"):
+        assert invoke("flows", "export", str(place)).exit_code != 0
+        assert contents() == before
+    assert invoke("flows", "export", str(folder)).exit_code == 0
+    assert [path.name for path in folder.iterdir()] == [f"{flow_id}.json"]
+
+
 def test_with_the_program_a_signal_that_nobody_waits_for_is_refused(
     invoke: Invoke, flow_id: str, program: Callable[[str], None]
 ) -> None:

@@ -12,6 +12,8 @@ from importable import refusing
 from importable.refusing import Busy, Order, Refused, SoldOut, ordered
 
 from eventbus import CallNext, Event, EventContext, EventProvider, HandlerError, Retry
+from eventbus.telemetry.failure import describe, revive
+from workflows import FlowContext, StepContext, Workflow, WorkflowProvider, durable, task
 
 MakeProvider = Callable[..., EventProvider]
 
@@ -135,3 +137,64 @@ async def test_a_refusal_that_a_handler_only_hears_of_is_an_error_of_its_own_eve
             await provider.emit(outer, Order("refused", str(tmp_path / "notes")))
     assert attempts == [1]  # it is final for whoever awaits it, too
     assert _attempts(tmp_path / "notes") == 1
+
+
+class Near(Refused):
+    pass
+
+
+class Nearest(Near):
+    pass
+
+
+class Odd(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Exception)
+
+
+class Everything(Exception, metaclass=Odd):
+    """Says of each error that it is one."""
+
+
+@pytest.mark.parametrize("order", [[Refused, Near], [Near, Refused], [Everything, Refused, Near]])
+@pytest.mark.parametrize(("raised", "arrives"), [(Nearest, Near), (Near, Near), (SoldOut, Refused)])
+async def test_of_several_declared_classes_the_nearest_one_arrives(
+    provider: EventProvider, order: list[type[Exception]], raised: type[Exception], arrives: type[Exception]
+) -> None:
+    @provider.on(event := Event("near", payload=int, errors=order))
+    async def near(_: int) -> None:
+        raise raised("no")
+
+    flow = Workflow[Any, Any]("near", errors=order)
+
+    @flow.step
+    async def fail(ctx: StepContext[Any]) -> None:
+        raise raised("no")
+
+    @durable("nearly", errors=order)
+    async def function(ctx: FlowContext[None]) -> None:
+        await ctx.step(task(near_task))
+
+    async def near_task() -> None:
+        raise raised("no")
+
+    flows = WorkflowProvider(provider)
+    flows.register(flow)
+    flows.register(function)
+    async with provider, provider.worker():
+        for awaited in (
+            provider.emit(event, 1),
+            (await flows.execute(flow, None)).result(),
+            (await flows.execute(function, None)).result(),
+        ):
+            with pytest.raises(arrives) as caught:
+                await awaited
+            assert type(caught.value) is arrives
+
+
+def test_a_class_of_the_very_name_comes_before_one_of_the_same_name_in_the_main_module() -> None:
+    there = type("Refused", (Exception,), {"__module__": "other"})
+    main = type("Refused", (Exception,), {"__module__": "__main__"})
+    for declared in ([there, main], [main, there]):
+        text = describe(main("no"), attempts=1, declared=declared)
+        assert type(revive("failed", text, event="e", job_id="j", declared=declared)) is main

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -10,9 +12,19 @@ import anyio
 import pytest
 from leaks import find_tasks
 
-from eventbus import Event, EventProvider
+from eventbus import Event, EventProvider, SignalRefused
 from eventbus.runtime.clean_up import run_to_end
-from workflows import StepContext, Workflow
+from workflows import (
+    FlowCancelled,
+    FlowContext,
+    FlowHandle,
+    FlowNotEnded,
+    Signal,
+    StepContext,
+    Workflow,
+    WorkflowProvider,
+    durable,
+)
 from workflows.testing import run_inline
 
 MakeProvider = Callable[..., EventProvider]
@@ -20,10 +32,21 @@ Until = Callable[..., Awaitable[None]]
 Use = Callable[[asyncio.Event], Awaitable[None]]
 
 asked: Event[Any, Any] = Event("asked")
+yes = Signal[None]("yes")
 
 
-async def cut_off(use: Use, kind: str, meanwhile: Callable[[], Any] = lambda: None) -> None:
-    """Run `use` until it has set its event, cut it off, and wait for its end."""
+@durable("approved")
+async def approved(ctx: FlowContext[None]) -> str:
+    await ctx.wait_for(yes)
+    return "approved"
+
+
+async def cut_off(
+    use: Use, kind: str, meanwhile: Callable[[], Any] = lambda: None, *, rounds: int = 0
+) -> None:
+    """Run `use` until it has set its event, and so many rounds of the loop more; cut it off, and wait for its
+    end.
+    """
     begun, scope = asyncio.Event(), anyio.CancelScope()
 
     async def run() -> None:
@@ -33,6 +56,8 @@ async def cut_off(use: Use, kind: str, meanwhile: Callable[[], Any] = lambda: No
     task = asyncio.create_task(run())
     while not begun.is_set() and not task.done():
         meanwhile()
+        await asyncio.sleep(0)
+    for _ in range(rounds):
         await asyncio.sleep(0)
     if kind == "anyio":
         scope.cancel()
@@ -55,6 +80,16 @@ async def for_ever(begun: asyncio.Event) -> None:
 def named(*words: str) -> list[str]:
     names = [task.get_name() for task in asyncio.all_tasks()]
     return [name for name in names if any(word in name for word in words)]
+
+
+def kinds_of_tasks() -> Counter[str]:
+    """Return how many tasks run which function; those of connections, which come and go, are left out."""
+    names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+    return Counter(name for name in names if not name.startswith(("Channel.", "Wire.")))
+
+
+async def is_waiting(flow: FlowHandle[Any]) -> bool:
+    return (await flow.status()).state == "waiting"
 
 
 every_kind = pytest.mark.parametrize("kind", ["asyncio", "asyncio twice", "anyio"])
@@ -165,6 +200,86 @@ async def test_a_worker_in_a_task_group_of_a_lifespan_that_fails_ends_its_proces
         await until(
             lambda: not named("process", "worker"), "its tasks, and those of its processes, have ended"
         )
+
+
+@every_kind
+@pytest.mark.parametrize("how", ["executed", "by id", "with a timeout", "again"])
+async def test_who_awaits_a_flow_leaves_nothing_and_the_flow_goes_on(
+    make_provider: MakeProvider, until: Until, how: str, kind: str
+) -> None:
+    serving, asking = make_provider(), make_provider()
+    WorkflowProvider(serving).register(approved)
+    flows = WorkflowProvider(asking)
+    flows.register(approved)
+    async with serving, asking, serving.worker():
+        flow = await flows.execute(approved, None)
+        await until(lambda: is_waiting(flow), "it waits")
+        other = asyncio.create_task(flows.handle(flow.id, approved).result(60))
+        await asyncio.sleep(0)
+        tasks = kinds_of_tasks()
+
+        async def use(begun: asyncio.Event) -> None:
+            handle = flow if how in ("executed", "again") else flows.handle(flow.id, approved)
+            begun.set()
+            await handle.result(60 if how == "with a timeout" else None)
+
+        for rounds in range(8):
+            await cut_off(use, kind, rounds=rounds)
+        await until(lambda: not kinds_of_tasks() - tasks, "nothing of those who were cut off is left")
+        if how == "again":
+            again = asyncio.create_task(flow.result())
+            await asyncio.sleep(0)
+            await flow.signal(yes)
+            assert await again == "approved"
+        else:
+            await flow.signal(yes)
+        assert await other == "approved"
+        assert await flow.result(60) == "approved"
+
+
+@every_kind
+@pytest.mark.parametrize("call", ["cancel", "signal", "status", "report", "retry"])
+async def test_a_call_about_a_flow_that_is_cut_off_anywhere_leaves_nothing_and_may_be_made_again(
+    make_provider: MakeProvider, until: Until, call: str, kind: str
+) -> None:
+    serving, asking = make_provider(), make_provider()
+    WorkflowProvider(serving).register(approved)
+    flows = WorkflowProvider(asking)
+    flows.register(approved)
+    async with serving, asking, serving.worker():
+        flow = await flows.execute(approved, None)
+        await until(lambda: is_waiting(flow), "it waits")
+        if call == "retry":
+            await flow.cancel()
+            with pytest.raises(FlowCancelled):
+                await flow.result(60)
+        tasks = kinds_of_tasks()
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "cancel": flow.cancel,
+            "signal": lambda: flow.signal(yes, signal_id="once"),
+            "status": flow.status,
+            "report": flow.report,
+            "retry": lambda: flows.retry(flow.id, run=1),
+        }
+
+        async def use(begun: asyncio.Event) -> None:
+            begun.set()
+            with contextlib.suppress(SignalRefused, FlowNotEnded):  # what was cut off before has come there
+                await calls[call]()
+
+        for rounds in range(12):
+            await cut_off(use, kind, rounds=rounds)
+        await until(lambda: not kinds_of_tasks() - tasks, "nothing of the calls is left")
+        with contextlib.suppress(SignalRefused, FlowNotEnded):
+            await calls[call]()
+        if call == "cancel":
+            with pytest.raises(FlowCancelled):
+                await flow.result(60)
+        else:
+            if call != "signal":
+                await flow.signal(yes)
+            assert await flow.result(60) == "approved"
+            assert (await flow.report()).run == (2 if call == "retry" else 1)
 
 
 @every_kind

@@ -70,6 +70,34 @@ async def test_slots_are_told_without_digits_that_nobody_needs(
         assert "every 3 s" in (await client.get(path)).text
 
 
+async def test_the_pages_of_a_schedule_that_nobody_handles_say_so_and_why_it_was_skipped(
+    provider: EventProvider, make_provider: Callable[..., EventProvider], open_dashboard: Open
+) -> None:
+    client = open_dashboard(provider)
+    working = make_provider()
+    working.on("handled")(lambda _: None)
+    for event in ("handled", "forgotten"):
+        working.schedules.every("0.1s", event, id=event, immediately=True)
+    async with working, working.worker():
+        report = await provider.schedules.get("forgotten").report()
+        while not report.skipped:
+            report = await provider.schedules.get("forgotten").report()
+        page = (await client.get("/schedules")).text
+        rows = dict(re.findall(r'<tr id="schedule-(\w+)">(.*?)</tr>', page, re.DOTALL))
+        assert '<td class="number"><span class="bad">none</span></td>' in rows["forgotten"]
+        assert (
+            "skipped: the job of the slot before was open (overlap=skip), and no worker" in rows["forgotten"]
+        )
+        assert '<td class="number">1</td>' in rows["handled"]
+        one = (await client.get("/schedules/forgotten")).text
+        assert '<p class="why bad">no worker serves event.forgotten</p>' in one
+        assert "<dt>workers</dt><dd>0</dd>" in one
+        assert "<dt>skipped for</dt><dd>the job of the slot before was open" in one
+        served = (await client.get("/schedules/handled")).text
+        assert "<dt>workers</dt><dd>1</dd>" in served
+        assert "no worker serves" not in served
+
+
 async def test_schedules_come_in_pages_that_miss_none(provider: EventProvider, open_dashboard: Open) -> None:
     ids = {f"s{n}" for n in range(7)}
     for each in ids:

@@ -91,8 +91,8 @@ async def test_restarts_and_looks_send_what_their_headers_say() -> None:
     given: dict[str, Any] = {**names, "call": "call"}
     recorder: Any = _Recorder("restarted")
     await TreeStore(recorder, recorder, keys).restart("id", **given)
-    assert [*recorder.arguments[:-1], "keeps"] == load_script("restart").fields["head"]
-    assert recorder.arguments[-1] == []
+    assert [*recorder.arguments[:-2], "keeps", "forgets"] == load_script("restart").fields["head"]
+    assert recorder.arguments[-2:] == [[], []]
     recorder = _Recorder([[], "", "", "", [], "", []])
     await QueryStore(recorder, keys).job("id")
     assert recorder.arguments == load_script("job").fields["head"]
@@ -312,7 +312,9 @@ async def test_a_cancel_that_is_sent_again_does_not_reach_the_next_run(shard: Sh
     await _end_root(shard, "cancelled")
 
 
-@pytest.mark.parametrize("keeps", [(), ("journal", "inbox", "live"), ("journal", "inbox", "live", "texts")])
+@pytest.mark.parametrize(
+    "keeps", [(), ("journal",), ("journal", "inbox", "live"), ("journal", "inbox", "live", "texts")]
+)
 async def test_a_signal_that_is_sent_again_does_not_reach_the_next_run(shard: Shard, keeps: Any) -> None:
     await _add(shard, _tree("r"))
     answer = await shard.turn(queues=_QUEUES)
@@ -328,4 +330,39 @@ async def test_a_signal_that_is_sent_again_does_not_reach_the_next_run(shard: Sh
     for signal in ("~made", "chosen"):
         assert await shard.signal("r", signal=signal) == "sent"
     _, inbox = await shard.store.journals.inbox("r")
-    assert [each.id for each in inbox] == ([] if keeps else ["chosen"]), "a run from the start may be sent it"
+    is_kept = "inbox" in keeps
+    assert [each.id for each in inbox] == ([] if is_kept else ["chosen"]), (
+        "a run from the start may be sent it"
+    )
+
+
+async def test_the_next_run_may_be_sent_again_what_it_forgets(shard: Shard) -> None:
+    long = "an id with spaces, or of more than forty bytes"
+    await _add(shard, _tree("r"))
+    answer = await shard.turn(queues=_QUEUES)
+    for signal in ("kept", "lost", long, "there"):
+        assert await shard.signal("r", signal=signal) == "sent"
+    await shard.append("r", answer.token, 0, "took three", taken=["kept", "lost", long])
+    await shard.turn(settle(answer.claims[0], answer.token, "waiting", ""), queues=_QUEUES, want=0)
+    await _end_root(shard, "failed")
+    restarted = await shard.store.trees.restart(
+        "r",
+        call="c",
+        run=1,
+        body="{}",
+        keeps=("journal", "inbox", "live"),
+        forgets=["lost", long, "there", "never came"],
+        deadline=_FAR,
+        now=shard.now,
+    )
+    assert restarted == "restarted"
+    for _ in range(2):
+        for signal in ("kept", "lost", long, "there"):
+            assert await shard.signal("r", signal=signal) == "sent"
+        _, inbox = await shard.store.journals.inbox("r")
+        assert [each.id for each in inbox] == ["there", "lost", long]
+    answer = await shard.turn(queues=_QUEUES)
+    assert await shard.append("r", answer.token, 1, "took", taken=["there"]) == ("ok", 0)
+    assert await shard.signal("r", signal="there") == "sent"
+    _, inbox = await shard.store.journals.inbox("r")
+    assert [each.id for each in inbox] == ["lost", long], "its id is not forgotten: no step had taken it"

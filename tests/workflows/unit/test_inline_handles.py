@@ -130,6 +130,52 @@ async def test_a_graph_that_only_waits_is_waiting(until: Until) -> None:
         await flow.signal(approval, True)
 
 
+@pytest.mark.parametrize("kind", ["function", "graph"])
+async def test_of_several_signals_with_one_id_one_counts(kind: str) -> None:
+    words = Signal("words", str)
+
+    @durable("hears")
+    async def hears(ctx: FlowContext[None]) -> list[str]:
+        return [await ctx.wait_for(words) for _ in range(2)]
+
+    graph: Workflow[None, Any] = Workflow("hears-too", output=Any)
+    steps = [graph.wait(words, name=f"wait{number}") for number in range(2)]
+
+    @graph.completed
+    async def completed(ctx: StepContext[None]) -> Any:
+        return [ctx.result(each) for each in steps]
+
+    flow: InlineHandle[Any] = start_inline(hears if kind == "function" else graph, None)
+    for number in range(3):
+        await flow.signal(words, f"one, {number}", signal_id="1")
+    with pytest.raises(PayloadError):
+        await flow.signal(words, 2, signal_id="2")  # type: ignore[call-overload]
+    await flow.signal(words, "two", signal_id="2", call_timeout=1)
+    assert await flow.result() == ["one, 0", "two"]
+    await flow.signal(words, "again", signal_id="1")
+    with pytest.raises(SignalRefused, match="has ended"):
+        await flow.signal(words, "another", signal_id="3")
+
+
+async def test_of_several_triggers_with_one_id_one_counts(until: Until) -> None:
+    flow = start_inline(Door, 7)
+    await _waits_for(flow, until)
+    with pytest.raises(SignalRefused):
+        await flow.trigger(Door.leave, trigger_id="2")
+    for _ in range(2):
+        await flow.trigger(Door.unlock, 7, trigger_id="1", call_timeout=1)
+
+    async def is_open() -> bool:
+        machine = (await flow.report()).machine
+        return machine is not None and machine.place == "open"
+
+    await until(is_open, "the door is open")
+    await flow.trigger(Door.leave, trigger_id="1")  # what was sent with this id has come there
+    assert (await flow.status()).state != "completed"
+    await flow.trigger(Door.leave, trigger_id="2")
+    assert await flow.result() == "out"
+
+
 class Door(StateMachine[int], name="door", start="shut"):
     @transition("shut", to="open", wait=int)
     async def unlock(self, ctx: MachineContext[int], code: int) -> None:

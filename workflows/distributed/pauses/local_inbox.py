@@ -15,7 +15,7 @@ from eventbus.lowlevel import Signal, describe, get_logger
 from workflows.distributed.activation import Activation
 from workflows.distributed.worker_runtime import Flow
 from workflows.execution.step_run import StepRun
-from workflows.records.entries import Entry
+from workflows.records.entries import Entry, chosen_id
 
 __all__ = ["LocalInbox", "refusal_of"]
 
@@ -77,4 +77,11 @@ def refusal_of(flow: Flow, step: str, signal: Signal, error: PayloadError, *, no
         error=str(error),
     )
     failure = msgspec.Raw(describe(error, attempts=1).encode())
-    return Entry(kind="refused", place=step, name=signal.name, error=failure, started_ms=now_ms)
+    return Entry(
+        kind="refused",
+        place=step,
+        name=signal.name,
+        error=failure,
+        started_ms=now_ms,
+        signal=chosen_id(signal.id),
+    )

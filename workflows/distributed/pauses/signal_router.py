@@ -25,7 +25,7 @@ from workflows.distributed.activation import Activation
 from workflows.distributed.pauses.local_inbox import refusal_of
 from workflows.distributed.pauses.member import OPENED
 from workflows.distributed.worker_runtime import Flow
-from workflows.records.entries import Entry, entries_of_run
+from workflows.records.entries import Entry, chosen_id, entries_of_run
 
 __all__ = ["SignalRouter"]
 
@@ -122,7 +122,14 @@ class SignalRouter:
         except PayloadError as error:
             return refusal_of(self._flow, step, signal, error, now_ms=now)
         payload = msgspec.Raw(signal.payload.encode())
-        return Entry(kind="signal", place=step, name=signal.name, result=payload, started_ms=now)
+        return Entry(
+            kind="signal",
+            place=step,
+            name=signal.name,
+            result=payload,
+            started_ms=now,
+            signal=chosen_id(signal.id),
+        )
 
     async def _give(self, step: str, entry: Entry) -> None:
         payload = bytes(entry.result).decode()

@@ -18,6 +18,9 @@ At each retry, of what is recorded:
 5. *A race whose winner does not count any more* is decided again.
 6. *All else is kept*, with its values and its place: it is not run again.
 
+With a wait goes the id of the signal that it took, if a sender chose one: of a wait that is kept the same
+signal does not come again, and of one that is forgotten it may (`flow_retry`).
+
 What is kept is of two kinds. What was recorded before all that runs again is *firm*: the code must ask for
 it, or it has changed, and the flow is parked. What stands at or behind a call that runs again, in its own
 scope or in one outside of it, is *loose*: that call may end in another way now, so the code may go another

@@ -16,7 +16,7 @@ from workflows.functions.calls.call import Call
 from workflows.functions.calls.history import Record
 from workflows.functions.calls.origin import Origin, set_origin
 from workflows.functions.calls.scope import Scope
-from workflows.records.entries import Entry
+from workflows.records.entries import Entry, chosen_id
 
 if TYPE_CHECKING:
     from workflows.functions.function_run import FunctionRun
@@ -101,7 +101,7 @@ class WaitCall(TimedCall[R]):
         now, due = self.run.now_ms, self.due_ms or 0
         return Entry(kind="wait", place=self.position, name=self.name, started_ms=now, due_ms=due)
 
-    def came(self, payload: str) -> Entry:
+    def came(self, payload: str, signal_id: str) -> Entry:
         """Return the entry of a signal that came. Raises PayloadError if it does not fit."""
         self.signal.decode(payload)
         return Entry(
@@ -110,6 +110,7 @@ class WaitCall(TimedCall[R]):
             name=self.name,
             result=msgspec.Raw(payload.encode()),
             started_ms=self.run.now_ms,
+            signal=chosen_id(signal_id),
         )
 
     def read(self, record: Record) -> tuple[Any, BaseException | None]:

@@ -10,12 +10,18 @@
 -- retention removes them; a record that says so and has none is damaged.
 -- Weighed: a hash by step (95 to 130 bytes less for a short journal; but no order, no sign of a gap, and no pages).
 local FIRST, MOST, BYTES = 4, 500, 1048576 -- entries that are read first, and what a claim brings, and little more
+local WORD = 40 -- bytes of an id of a signal that is remembered as it is
 
 journals = {}
 
 -- How many signals a job was ever sent.
 function journals.count_signals(id)
   return tonumber(commands.try('HGET', shard.key('inbox', id), '#') or 0) or 0
+end
+
+-- The word that stands for a signal among the ids of the last signals.
+function journals.word_of(signal)
+  return (#signal > WORD or string.find(signal, '%s')) and redis.sha1hex(signal) or signal
 end
 
 -- How many of the first entries are gone.
