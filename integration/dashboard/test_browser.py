@@ -44,7 +44,6 @@ async def test_check_1_a_link_signs_in_once_and_the_address_bar_holds_no_code(
     assert code not in await page.inner_html("html")
 
 
-@pytest.mark.timeout(180)  # axe looks at sixteen pages, beside other browsers
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_check_4_no_page_has_an_error_a_violation_or_a_serious_flaw_in_either_theme(
     shop: Shop, open_page: Open, theme: str

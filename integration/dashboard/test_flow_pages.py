@@ -255,7 +255,6 @@ async def test_check_12_the_retry_form_names_what_is_kept_and_exactly_that_happe
     assert any("Done." in text for text in texts)
 
 
-@pytest.mark.timeout(180)
 async def test_check_13_a_thousand_steps_are_usable_within_two_seconds_and_the_browser_stays_quick(
     shop: Shop, open_page: Open
 ) -> None:

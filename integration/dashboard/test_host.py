@@ -42,7 +42,7 @@ class Site:
         """End it by SIGTERM; return how many seconds that took."""
         begin = time.monotonic()
         self.program.send(signal.SIGTERM)
-        self.program.wait_ended(within=15)
+        self.program.wait_ended(within=60)
         return time.monotonic() - begin
 
 

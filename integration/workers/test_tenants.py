@@ -62,7 +62,6 @@ def _check_rates(entries: list[Entry]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
 def test_each_tenant_has_its_limits_while_workers_are_killed_and_waits_for_no_other(
     server: Backend, tmp_path: Path, journal: Journal
 ) -> None:

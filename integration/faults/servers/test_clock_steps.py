@@ -92,7 +92,6 @@ class _Site:
         )
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "first",
     [

@@ -72,7 +72,6 @@ def workers() -> Iterator[list[_Worker]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_at_any_moment_of_its_life_ends_a_worker_with_0(
     workers: list[_Worker], environment: dict[str, str], number: signal.Signals

@@ -251,7 +251,7 @@ async def test_a_step_that_waits_for_a_slot_holds_no_place(make_provider: MakePr
     async with provider, provider.worker() as worker:
         handles = [await flows.execute(workflow, None) for _ in range(3)]
         for handle in handles:
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
         assert worker._pools["wait"].places.free == 1, "and none is lost"
 
 
