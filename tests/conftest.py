@@ -19,6 +19,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from eventbus import EventProvider
+from eventbus.engine.wake_listener import WakeListener
 from eventbus.store.connection.connector import Connector
 from eventbus.store.embedded.server import EmbeddedServer
 from eventbus.store.store import Store
@@ -160,6 +161,14 @@ def until() -> Callable[..., Awaitable[None]]:
             await asyncio.sleep(0.005)
 
     return wait_until
+
+
+@pytest.fixture
+def wakes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers find work by what wakes them, and never by their look at all queues each 4 s: where a wake
+    is missing, a test waits in vain.
+    """
+    monkeypatch.setattr(WakeListener, "_look_everywhere", lambda _: None)
 
 
 @pytest.fixture

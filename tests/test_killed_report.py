@@ -27,7 +27,7 @@ def test_a_report_whose_worker_is_killed_in_each_stage_repeats_nothing_that_was_
         cwd=tmp_path,
         env={**os.environ, "EVENTBUS_URL": server_url, "EVENTBUS_PREFIX": prefix},
         capture_output=True,
-        timeout=200,
+        timeout=300,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr.decode()

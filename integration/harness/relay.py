@@ -40,7 +40,7 @@ class Relay:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._listening.wait(10)
+        assert self._listening.wait(60)
 
     def forget(self) -> int:
         """Let no bytes pass over the open connections, in either direction; return how many there are."""

@@ -25,7 +25,7 @@ Start = Callable[..., Program]
 def _open(program: Program) -> Generator[tuple[httpx2.Client, str]]:
     """Open the link that the program prints; give a browser that is signed in, and the link."""
     url = re.findall(r"http\S+", program.wait_for("/sign-in?code="))[0]
-    with httpx2.Client(base_url=url.partition("/sign-in")[0], timeout=20) as client:
+    with httpx2.Client(base_url=url.partition("/sign-in")[0], timeout=60) as client:
         assert client.get(url).status_code == 303
         yield client, url
 
@@ -76,7 +76,7 @@ def test_a_lasting_token_is_typed_and_read_only_changes_nothing(start: Start, tm
         "dashboard", "--port", "0", "--token-file", str(token), "--read-only", "--allowed-host", "ops.local"
     )
     base = program.wait_for("http://").strip()
-    with httpx2.Client(base_url=base, timeout=20) as client:
+    with httpx2.Client(base_url=base, timeout=60) as client:
         assert client.get("/").headers["location"] == "/sign-in"
         assert client.get("/sign-in", headers={"host": "ops.local"}).status_code == 200
         own = {"sec-fetch-site": "same-origin"}

@@ -6,10 +6,19 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-__all__ = ["Count", "count_commands", "count_lines"]
+import eventbus
+import workflows
+
+__all__ = ["OURS", "Count", "count_commands", "count_lines", "count_sent"]
+
+Admin = Callable[..., Any]
+
+OURS = tuple(str(Path(each.__file__).parent) for each in (eventbus, workflows))
+"""Where the packages lie."""
 
 
 class Count:
@@ -20,13 +29,15 @@ class Count:
 
 
 @contextmanager
-def count_lines() -> Iterator[Count]:
-    """Count the lines that this thread runs meanwhile, also those of coroutines that it goes on with."""
+def count_lines(of: tuple[str, ...] = ("",)) -> Iterator[Count]:
+    """Count the lines of Python that this thread runs meanwhile, also those of coroutines that it goes on with;
+    `of` names the folders of which they count.
+    """
     lines, before = Count(), sys.gettrace()
 
     def note(frame: FrameType, event: str, arg: Any) -> Any:
         lines.count += event == "line"
-        return note
+        return note if event != "call" or frame.f_code.co_filename.startswith(of) else None
 
     gc.collect()  # finalizers of what other tests left are no part of it
     sys.settrace(note)
@@ -37,16 +48,33 @@ def count_lines() -> Iterator[Count]:
 
 
 @contextmanager
-def count_commands(admin: Callable[..., Any]) -> Iterator[Count]:
+def count_commands(admin: Admin) -> Iterator[Count]:
     """Count the commands that the server runs meanwhile, also those that scripts call."""
     count, before = Count(), _commands(admin)
     yield count
     count.count = _commands(admin) - before
 
 
-def _commands(admin: Callable[..., Any]) -> int:
+@contextmanager
+def count_sent(admin: Admin) -> Iterator[Count]:
+    """Count the bytes that the server sends meanwhile."""
+    count, before = Count(), _sent(admin)
+    yield count
+    count.count = _sent(admin) - before
+
+
+def _commands(admin: Admin) -> int:
     return sum(
         int(line.partition("calls=")[2].partition(",")[0])
         for line in admin("INFO", "commandstats").splitlines()
         if line.startswith("cmdstat_") and not line.startswith("cmdstat_info:")
     )
+
+
+def _sent(admin: Admin) -> int:
+    (found,) = (
+        line.partition(":")[2]
+        for line in admin("INFO", "stats").splitlines()
+        if line.startswith("total_net_output_bytes:")
+    )
+    return int(found)

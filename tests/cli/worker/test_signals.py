@@ -57,7 +57,7 @@ class _Worker:
         return self.process.stdout.readline().decode().strip()
 
     def end(self) -> tuple[int, str]:
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=300)
         return self.process.returncode, errors.decode()
 
 
@@ -240,7 +240,7 @@ def test_a_signal_for_a_forked_child_ends_the_child_and_not_its_parent(loop: str
         [sys.executable, "-c", _FORKING, loop],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=300,
         cwd=_ROOT,
         check=False,
     )

@@ -116,8 +116,8 @@ async def test_a_wait_ends_in_time_while_something_blocks_the_event_loop(make_pr
 
     async with provider:
         working = asyncio.create_task(asyncio.to_thread(work))
-        assert await asyncio.to_thread(waits.wait, 10)
-        assert ended.wait(10)  # blocks the event loop
+        assert await asyncio.to_thread(waits.wait, 60)
+        assert ended.wait(60)  # blocks the event loop
         await working
 
 
@@ -195,23 +195,24 @@ async def test_a_close_does_not_wait_for_the_address_of_a_server(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find, found = socket.getaddrinfo, threading.Event()
+    answers: list[str] = []
 
     def find_slowly(host: Any, *arguments: Any, **options: Any) -> Any:
-        found.wait(30)
+        found.wait(60)
+        answers.append(host)
         return find("127.0.0.1", *arguments, **options)
 
     provider = EventProvider("redis://events.example:1", prefix=prefix)
 
-    def work() -> float:
+    def work() -> None:
         with pytest.raises(StoreUnavailable):
             provider.sync.cancel("0-a-1", call_timeout=0.1)
-        before = time.monotonic()
         provider.sync.close()
-        return time.monotonic() - before
 
     monkeypatch.setattr(socket, "getaddrinfo", find_slowly)
     try:
-        assert await asyncio.to_thread(work) < 8  # seconds, of which a stop takes at most 6
+        await asyncio.to_thread(work)
+        assert answers == [], "it was closed first"
     finally:
         found.set()
 
@@ -382,7 +383,7 @@ async def test_a_plain_script_needs_no_event_loop_and_ends_cleanly(
             [sys.executable, "-W", "error", "-c", SCRIPT, *arguments],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=300,
             check=False,
         )
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -38,7 +38,7 @@ class Gate:
 
     def hold(self, payload: Any) -> Any:
         self.begun.append(payload)
-        assert self._open.wait(30)
+        assert self._open.wait(60)
         return payload
 
     def open(self) -> None:

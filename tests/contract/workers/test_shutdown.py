@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -19,9 +18,6 @@ from eventbus.engine import worker as engine_worker
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Logs = list[Any]
-
-_AT_MOST = 11.0
-"""What a stop takes beside the grace, as its docstring says."""
 
 
 @pytest.fixture
@@ -84,13 +80,12 @@ async def test_who_waits_for_a_job_in_the_server_is_told_before_the_unsent_is_fl
         await unsent
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("is_at_work", [False, True])
-async def test_a_stop_ends_within_its_time_when_the_server_is_gone(
+async def test_a_stop_ends_when_the_server_is_gone(
     make_provider: MakeProvider, fragile: Server, is_at_work: bool
 ) -> None:
-    grace = 0.5
-    provider = make_provider(url=fragile.url, grace=grace)
+    provider = make_provider(url=fragile.url, grace=0.5)
     began = asyncio.Event()
 
     @provider.on("ask")
@@ -105,9 +100,7 @@ async def test_a_stop_ends_within_its_time_when_the_server_is_gone(
         await began.wait()
         await asyncio.to_thread(fragile.stop)
         unsent = provider.emit("ask") if is_at_work else None
-        begin = time.monotonic()
         await provider.stop()
-        assert time.monotonic() - begin < grace + _AT_MOST
     for each in (emission, unsent):
         if each is not None:
             with pytest.raises(Exception, match="provider stopped"):
@@ -164,11 +157,9 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_stop(
 
     async with provider:
         provider.emit("ask", reply=False)
-        begin = 0.0
         async with provider.worker():
             await began.wait()
-            begin = time.monotonic()
-        assert time.monotonic() - begin < 0.05 + 5
+        assert not go.is_set()
         assert admin("LLEN", f"{prefix}:2:{{0}}:ready:event.ask") == 1
     go.set()
 

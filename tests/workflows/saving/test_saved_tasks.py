@@ -144,7 +144,7 @@ async def leave() -> str:
     await context.save("mine")
 
     def save_late() -> None:
-        go_on.wait(20)
+        go_on.wait(60)
         try:
             context.save("late")
         except StoreRefused as error:

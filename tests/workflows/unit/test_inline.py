@@ -241,7 +241,7 @@ async def test_a_plain_function_that_goes_on_after_its_cancellation_is_unknown()
     @workflow.step()
     def hang(ctx: StepContext[Any]) -> None:
         is_running.set()
-        may_end.wait(30)
+        may_end.wait(60)
 
     @hang.rollback
     async def undo(ctx: StepContext[Any], result: None) -> None: ...
