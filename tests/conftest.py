@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from typing import Any
 
 import leaks
@@ -161,6 +161,22 @@ def until() -> Callable[..., Awaitable[None]]:
             await asyncio.sleep(0.005)
 
     return wait_until
+
+
+@pytest.fixture
+def standstill(admin: Callable[..., Any]) -> Callable[[], AbstractContextManager[None]]:
+    """Let the shared server do nothing, as one that is reached by nobody, until the context is left."""
+    facts = dict(line.partition(":")[::2] for line in admin("INFO", "server").splitlines())
+
+    @contextmanager
+    def stand() -> Iterator[None]:
+        os.kill(int(facts["process_id"]), signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(int(facts["process_id"]), signal.SIGCONT)
+
+    return stand
 
 
 @pytest.fixture

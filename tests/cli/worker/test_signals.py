@@ -159,10 +159,8 @@ def test_a_lifespan_that_swallows_its_cancellation_does_not_keep_the_process(
     start_app: Callable[..., Program],
 ) -> None:
     program = start_app(_SWALLOWS, "--grace", "50ms")
-    begin = time.monotonic()
     program.send(signal.SIGTERM)
     assert program.wait() == 0
-    assert time.monotonic() - begin < 2 * 0.05 + 2 + 2 + 6, "the grace twice, and what the steps may take"
     said, stopped = program.errors[-2:]
     assert '"lifespan": "stubborn"' in said, program.errors
     assert "left behind" in said
@@ -177,10 +175,8 @@ def test_a_second_signal_ends_a_worker_whatever_its_lifespan_does(
     program = start_app(leaving, "--grace", "10m")
     program.send(signal.SIGTERM)
     program.wait_for("blocks the event loop" if leaving is _BLOCKS else "stopping")
-    begin = time.monotonic()
     program.send(signal.SIGTERM)
     assert program.wait() == code
-    assert time.monotonic() - begin < 10
     if leaving is _BLOCKS:
         assert any("stubborn_app.py" in line and "in stubborn" in line for line in program.errors)
 
