@@ -117,7 +117,7 @@ async def test_l018_between_attempts_the_flow_waits_and_says_which_transition_fa
     assert (step.state, step.attempts, step.error) == ("delayed", 1, "ValueError: not yet")
     assert report.error == "ValueError: not yet"
     (wait,) = await flows.waits(flow.id)
-    assert wait.until_ms - time.time() * 1000 == pytest.approx(3_600_000, abs=20_000)
+    assert wait.until_ms - time.time() * 1000 == pytest.approx(3_600_000, abs=120_000)
     did.clear()
     await flow.retry()  # nobody waits for the hour
     assert await flow.result(timeout=60) == 2
