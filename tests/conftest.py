@@ -9,13 +9,14 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, MutableMapping
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from typing import Any
 
 import leaks
 import pytest
 import structlog
+from drivers.hanging import pytest_pyfunc_call, pytest_timeout_set_timer
 from hypothesis import HealthCheck, settings
 
 from eventbus import EventProvider
@@ -23,6 +24,8 @@ from eventbus.engine.wake_listener import WakeListener
 from eventbus.store.connection.connector import Connector
 from eventbus.store.embedded.server import EmbeddedServer
 from eventbus.store.store import Store
+
+__all__ = ["pytest_pyfunc_call", "pytest_timeout_set_timer"]
 
 _numbers = itertools.count(1)
 
@@ -169,7 +172,7 @@ def standstill(admin: Callable[..., Any]) -> Callable[[], AbstractContextManager
     facts = dict(line.partition(":")[::2] for line in admin("INFO", "server").splitlines())
 
     @contextmanager
-    def stand() -> Iterator[None]:
+    def stand() -> Generator[None]:
         os.kill(int(facts["process_id"]), signal.SIGSTOP)
         try:
             yield

@@ -94,9 +94,7 @@ async def test_check_15_eight_tabs_load_a_sigterm_ends_the_host_and_the_tail_goe
     site = Site(run, server.url)
     tail = await _sign_in(browser, site)
     await tail.goto(f"{site.base}/tail")
-    await tail.wait_for_function(
-        "() => document.getElementById('tail-state').innerText.includes('as it happens')"
-    )
+    await _wait_told(tail)
     tabs = [await tail.context.new_page() for _ in range(7)]
     for tab in tabs:
         await tab.goto(f"{site.base}/schedules")
@@ -128,9 +126,7 @@ async def test_check_15_the_command_ends_beside_a_tail(
     site.program, site.base = program, f"http://127.0.0.1:{port}"
     tail = await _sign_in(browser, site)
     await tail.goto(f"{site.base}/tail")
-    await tail.wait_for_function(
-        "() => document.getElementById('tail-state').innerText.includes('as it happens')"
-    )
+    await _wait_told(tail)
     site.stop()
 
 
@@ -138,9 +134,7 @@ async def test_check_14_a_tail_asks_for_nothing_while_it_is_paused_or_hidden_and
     shop: Shop, open_page: Callable[..., Any], watch: Watch
 ) -> None:
     page = await open_page("/tail")
-    await page.wait_for_function(
-        "() => document.getElementById('tail-state').innerText.includes('as it happens')"
-    )
+    await _wait_told(page)
     await page.click("#pause")
     seen = len(watch.requests)
     job_id = await shop.fail("no money")

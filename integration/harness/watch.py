@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,7 @@ class Watch:
 
 
 @asynccontextmanager
-async def count_calls(page: Page) -> AsyncIterator[dict[str, int]]:
+async def count_calls(page: Page) -> AsyncGenerator[dict[str, int]]:
     """Count how often functions of each script of a page are called meanwhile: name of the file -> calls. What
     runs in workers of the page does not count, because it holds nothing up.
     """

@@ -88,6 +88,5 @@ async def test_check_25_the_chart_of_six_hundred_jobs_has_all_of_them_and_their_
         kept = Histogram.total(each.runs for each in found)
     assert sum(each["completed"] for each in told["periods"]) == 450
     assert sum(each["failed"] for each in told["periods"]) == 150
-    assert (
-        told["run_p95"] == kept.p95 >= 0.3
-    )  # `tests/engine/test_recorder.py` compares it with what really was
+    assert kept.p95 is not None
+    assert told["run_p95"] == kept.p95 >= 0.3  # `test_recorder.py` compares it with what really was

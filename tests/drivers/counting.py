@@ -1,12 +1,11 @@
-"""Counts what a piece of work costs. Seconds tell what else the machine does; these counts are the same on each."""
+"""Counts what a piece of work costs. Seconds tell what else the machine does; these counts do not."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,7 +16,7 @@ __all__ = ["OURS", "Count", "count_commands", "count_lines", "count_sent"]
 
 Admin = Callable[..., Any]
 
-OURS = tuple(str(Path(each.__file__).parent) for each in (eventbus, workflows))
+OURS = tuple(each.__path__[0] for each in (eventbus, workflows))
 """Where the packages lie."""
 
 
@@ -29,9 +28,9 @@ class Count:
 
 
 @contextmanager
-def count_lines(of: tuple[str, ...] = ("",)) -> Iterator[Count]:
-    """Count the lines of Python that this thread runs meanwhile, also those of coroutines that it goes on with;
-    `of` names the folders of which they count.
+def count_lines(of: tuple[str, ...] = ("",)) -> Generator[Count]:
+    """Count the lines of Python that this thread runs meanwhile, also those of coroutines that it goes on
+    with; `of` names the folders of which they count.
     """
     lines, before = Count(), sys.gettrace()
 
@@ -48,7 +47,7 @@ def count_lines(of: tuple[str, ...] = ("",)) -> Iterator[Count]:
 
 
 @contextmanager
-def count_commands(admin: Admin) -> Iterator[Count]:
+def count_commands(admin: Admin) -> Generator[Count]:
     """Count the commands that the server runs meanwhile, also those that scripts call."""
     count, before = Count(), _commands(admin)
     yield count
@@ -56,7 +55,7 @@ def count_commands(admin: Admin) -> Iterator[Count]:
 
 
 @contextmanager
-def count_sent(admin: Admin) -> Iterator[Count]:
+def count_sent(admin: Admin) -> Generator[Count]:
     """Count the bytes that the server sends meanwhile."""
     count, before = Count(), _sent(admin)
     yield count
