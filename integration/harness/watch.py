@@ -1,4 +1,4 @@
-"""Watches the pages of a test: errors in their consoles, dialogs, requests to other hosts, and what they run."""
+"""Watches the pages of a test: errors in their consoles, dialogs, requests to other hosts, what they run."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Watch:
 
 @asynccontextmanager
 async def count_calls(page: Page) -> AsyncGenerator[dict[str, int]]:
-    """Count how often functions of each script of a page are called meanwhile: name of the file -> calls. What
-    runs in workers of the page does not count, because it holds nothing up.
+    """Count how often functions of each script of a page are called meanwhile: name of the file -> calls.
+    What runs in workers of the page does not count, because it holds nothing up.
     """
     session = await page.context.new_cdp_session(page)
     calls: dict[str, int] = {}

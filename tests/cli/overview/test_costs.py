@@ -1,5 +1,5 @@
-"""What commands that read cost with very many jobs: as much as with a tenth of them. How many seconds that are,
-`python -m benchmarks.looks.reads` tells, of 100,000 jobs and whole processes.
+"""What commands that read cost with very many jobs: as much as with a tenth of them. How many seconds
+that are, `python -m benchmarks.looks.reads` tells, of 100,000 jobs and whole processes.
 """
 
 from __future__ import annotations
