@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drivers.hanging import pytest_pyfunc_call, pytest_timeout_set_timer
 from harness.backends import KINDS, MISSING, Backend
 from harness.journal import Journal
 from harness.leftovers import Leftovers
 from harness.programs import Program, clean_environment
 from harness.proxy import Proxy
 from harness.sites import Site
+
+__all__ = ["pytest_pyfunc_call", "pytest_timeout_set_timer"]
 
 _SETS = {
     # The kinds of server that a test runs on, if this machine has them.

@@ -9,19 +9,23 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, MutableMapping
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from typing import Any
 
 import leaks
 import pytest
 import structlog
+from drivers.hanging import pytest_pyfunc_call, pytest_timeout_set_timer
 from hypothesis import HealthCheck, settings
 
 from eventbus import EventProvider
+from eventbus.engine.wake_listener import WakeListener
 from eventbus.store.connection.connector import Connector
 from eventbus.store.embedded.server import EmbeddedServer
 from eventbus.store.store import Store
+
+__all__ = ["pytest_pyfunc_call", "pytest_timeout_set_timer"]
 
 _numbers = itertools.count(1)
 
@@ -150,7 +154,7 @@ def admin(server_url: str) -> Iterator[Callable[..., Any]]:
 def until() -> Callable[..., Awaitable[None]]:
     """Wait until a condition holds, which may be async; fails with its name after `within` seconds."""
 
-    async def wait_until(condition: Callable[[], Any], what: str, *, within: float = 10.0) -> None:
+    async def wait_until(condition: Callable[[], Any], what: str, *, within: float = 60.0) -> None:
         end = time.monotonic() + within
         while True:
             holds = condition()
@@ -160,6 +164,30 @@ def until() -> Callable[..., Awaitable[None]]:
             await asyncio.sleep(0.005)
 
     return wait_until
+
+
+@pytest.fixture
+def standstill(admin: Callable[..., Any]) -> Callable[[], AbstractContextManager[None]]:
+    """Let the shared server do nothing, as one that is reached by nobody, until the context is left."""
+    facts = dict(line.partition(":")[::2] for line in admin("INFO", "server").splitlines())
+
+    @contextmanager
+    def stand() -> Generator[None]:
+        os.kill(int(facts["process_id"]), signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(int(facts["process_id"]), signal.SIGCONT)
+
+    return stand
+
+
+@pytest.fixture
+def wakes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers find work by what wakes them, and never by their look at all queues each 4 s: where a wake
+    is missing, a test waits in vain.
+    """
+    monkeypatch.setattr(WakeListener, "_look_everywhere", lambda _: None)
 
 
 @pytest.fixture
@@ -199,7 +227,7 @@ async def no_task_is_left() -> AsyncIterator[None]:
     """Fail a test whose event loop still runs a task of ours."""
     before = leaks.find_tasks()
     yield
-    end = time.monotonic() + 3
+    end = time.monotonic() + 20
     while (left := leaks.find_tasks() - before) and time.monotonic() < end:  # noqa: ASYNC110  (any task)
         await asyncio.sleep(0.002)
     assert left == set(), "left behind"

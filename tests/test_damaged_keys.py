@@ -251,7 +251,6 @@ async def _ask(name: str, read: Callable[[], Awaitable[Any]]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(_PARTS))
 async def test_one_damaged_value_takes_down_no_reader_and_no_worker(
     make_provider: Callable[..., EventProvider],

@@ -127,6 +127,24 @@ def _asks_the_time(node: ast.Attribute) -> bool:
     return node.attr == "time" and "loop" in owner
 
 
+_MEASURES_TIME = re.compile(
+    r"\b(perf_counter|process_time|thread_time)(_ns)?\(|assert [^#\n]*\b(monotonic|time)\(\) - \w+ <"
+)
+
+
+def test_no_test_asserts_a_bound_on_real_time() -> None:
+    """On a machine that is shared such a test fails for what others do. Benchmarks measure; tests count
+    (`drivers.counting`), move the clock, or wait for what nothing else would end.
+    """
+    found = {
+        f"{_shown(path)}: {match[0]}"
+        for folder in ("tests", "integration")
+        for path in (_ROOT / folder).rglob("*.py")
+        for match in _MEASURES_TIME.finditer(path.read_text())
+    }
+    assert {each for each in found if not each.startswith("integration/apps/")} == set()
+
+
 def test_every_module_is_named_for_what_it_holds() -> None:
     nameless = {
         _shown(path)

@@ -15,7 +15,6 @@ _REPORT = _ROOT / "examples" / "report_pipeline.py"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("page", "kind"), [("pipelines.md", "pipeline"), ("durable.md", "function")])
 def test_a_report_whose_worker_is_killed_in_each_stage_repeats_nothing_that_was_recorded(
     page: str, kind: str, server_url: str, prefix: str, tmp_path: Path
@@ -28,7 +27,7 @@ def test_a_report_whose_worker_is_killed_in_each_stage_repeats_nothing_that_was_
         cwd=tmp_path,
         env={**os.environ, "EVENTBUS_URL": server_url, "EVENTBUS_PREFIX": prefix},
         capture_output=True,
-        timeout=200,
+        timeout=300,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr.decode()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 __all__ = ["WITHIN", "last", "until", "wait_until"]
 
-WITHIN = 40.0
+WITHIN = 60.0
 """Seconds; generous, because a machine may be busy."""
 _LOOK = 0.005
 

@@ -14,7 +14,7 @@ from eventbus.emit.emission import PendingEmission
 
 __all__ = ["Answer", "Load"]
 
-_LATE = 3.0
+_LATE = 60.0
 """Seconds that an emission may report its timeout late on a busy machine."""
 
 
@@ -92,5 +92,6 @@ class Load:
             error = caught
         assert isinstance(emission, PendingEmission)
         if emission.reply_timeout is not None:
-            assert time.monotonic() - began < emission.reply_timeout + _LATE, "it waited past its timeout"
+            late = time.monotonic() - began - emission.reply_timeout
+            assert late < _LATE, "it waited past its timeout"
         self.answers.append(Answer(emission.job_id, n, was_enqueued, result, error))

@@ -75,7 +75,7 @@ class Proxy:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._listening.wait(10)
+        assert self._listening.wait(60)
 
     def close(self) -> None:
         """Break all connections and stop."""

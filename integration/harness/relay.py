@@ -40,11 +40,11 @@ class Relay:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._listening.wait(10)
+        assert self._listening.wait(60)
 
     def forget(self) -> int:
         """Let no bytes pass over the open connections, in either direction; return how many there are."""
-        return asyncio.run_coroutine_threadsafe(self._forget(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(self._forget(), self._loop).result(60)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)

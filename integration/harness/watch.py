@@ -1,17 +1,16 @@
-"""Watches the pages of a test: errors in their consoles, dialogs, requests to other hosts, and how long they
-are busy.
-"""
+"""Watches the pages of a test: errors in their consoles, dialogs, requests to other hosts, what they run."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
-__all__ = ["Watch", "task_times"]
+__all__ = ["Watch", "count_calls"]
 
 
 class Watch:
@@ -52,16 +51,18 @@ class Watch:
             self.wrong.append(f"a request to {url}")
 
 
-def task_times(trace: bytes) -> list[float]:
-    """Return the CPU time, ms, of each task of the pages' threads."""
-    events = json.loads(trace)["traceEvents"]
-    threads = {
-        (event["pid"], event["tid"])
-        for event in events
-        if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"
-    }
-    return [
-        event["tdur"] / 1000
-        for event in events
-        if event["name"] == "RunTask" and (event["pid"], event["tid"]) in threads and "tdur" in event
-    ]
+@asynccontextmanager
+async def count_calls(page: Page) -> AsyncGenerator[dict[str, int]]:
+    """Count how often functions of each script of a page are called meanwhile: name of the file -> calls.
+    What runs in workers of the page does not count, because it holds nothing up.
+    """
+    session = await page.context.new_cdp_session(page)
+    calls: dict[str, int] = {}
+    await session.send("Profiler.enable")
+    await session.send("Profiler.startPreciseCoverage", {"callCount": True, "detailed": False})
+    yield calls
+    found = await session.send("Profiler.takePreciseCoverage")
+    for script in found["result"]:
+        name = script["url"].rpartition("/")[2].partition("?")[0]
+        calls[name] = sum(each["ranges"][0]["count"] for each in script["functions"])
+    await session.detach()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -73,7 +72,7 @@ async def test_an_emitter_behind_dead_connections_hears_its_results_and_emits_ag
     server: Backend, relay: Relay, start_worker: Run, gates: Gates, journal: Journal
 ) -> None:
     start_worker(server)
-    async with EventProvider(relay.url) as provider:
+    async with EventProvider(relay.url, reply_timeout="1 hour") as provider:
         waiting = provider.emit_many("hold", [{"gate": "open"}] * 20)
         for each in waiting:
             await each.enqueued()
@@ -81,9 +80,7 @@ async def test_an_emitter_behind_dead_connections_hears_its_results_and_emits_ag
         await until("it reads its replies, too", lambda: relay.alive == 2)
         assert await asyncio.to_thread(relay.forget) == 2
         gates("open")
-        begin = time.monotonic()
         sent = provider.emit_many("work", [{"n": n} for n in range(20)])
         heard = {each.job_id: await each for each in (*waiting, *sent)}
-        assert time.monotonic() - begin < 25, "well before their reply timeout of 30 s"
     reconcile(server, heard, journal=journal)
     assert set(journal.runs().values()) == {1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -98,12 +97,10 @@ async def test_a_server_that_may_evict_is_used_when_allowed(make_server: MakeSer
 
 async def test_an_emission_to_a_server_that_is_not_there_fails_within_its_own_time() -> None:
     port = free_port()
-    async with EventProvider(f"redis://127.0.0.1:{port}") as provider:
-        began = time.monotonic()
+    async with EventProvider(f"redis://127.0.0.1:{port}", reply_timeout="1 hour") as provider:
         emission = provider.emit("ping", reply_timeout="700ms")
         with pytest.raises(EmitError, match=f"127.0.0.1:{port}") as failed:
             await emission
-        assert time.monotonic() - began < 2
         assert failed.value.enqueued is False
         assert failed.value.job_id == emission.job_id
 

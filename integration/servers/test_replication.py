@@ -166,7 +166,6 @@ async def test_waiting_for_a_replica_takes_no_further_connection(pair: Pair) -> 
             assert set(found()) - set(FOUR) == {""}, "the replica's own, without a name"
 
 
-@pytest.mark.timeout(120)
 async def test_after_a_failover_everything_acknowledged_ends(
     pair: Pair, proxy: Proxy, run: Run, journal: Journal
 ) -> None:

@@ -20,8 +20,6 @@ from harness.cluster.nodes import Cluster
 
 from eventbus.store.keys import Keys
 
-pytestmark = pytest.mark.timeout(120)
-
 KEYS = Keys("eb", "0")
 BOOK = KEYS.declared[0]
 ENOUGH = 200

@@ -25,7 +25,6 @@ def _benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
 def test_a_small_run_measures_our_side_and_the_floor_and_writes_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Mine\n\nWords of mine.\n")
@@ -45,7 +44,6 @@ def test_a_small_run_measures_our_side_and_the_floor_and_writes_the_page(tmp_pat
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
 def test_a_small_run_measures_flows_and_sees_their_results(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     works = "flow-3,flow-1-10-1,flow-breadth"

@@ -81,7 +81,6 @@ async def sweep(backend: Backend) -> None:
     await store.aclose()
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.servers("one")
 @pytest.mark.long
 async def test_every_one_of_100_000_lines_is_answered_in_order(
@@ -124,7 +123,6 @@ async def test_every_one_of_100_000_lines_is_answered_in_order(
     assert (len(kept.jobs), len(kept.members("completed", QUEUE))) == (KEPT, KEPT)
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.servers("one")
 @pytest.mark.long
 def test_a_worker_killed_in_the_middle_and_started_again_costs_no_line(
@@ -143,7 +141,6 @@ def test_a_worker_killed_in_the_middle_and_started_again_costs_no_line(
     assert sum(journal.runs().values()) <= COUNT + 100
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.servers("both")
 def test_workers_killed_in_turn_cost_no_line(
     server: Backend, start_worker: Run, run: Run, orders: Callable[[int], str], journal: Journal

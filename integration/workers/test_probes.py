@@ -26,7 +26,7 @@ pytestmark = pytest.mark.servers("one")
 def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
     """Status and body."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=60) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:

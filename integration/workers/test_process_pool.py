@@ -200,7 +200,7 @@ def test_a_program_whose_output_is_broken_or_closed_has_the_outcomes(tmp_path: P
     command = f"exec {sys.executable} program.py {output}"
     environment = clean_environment()
     environment.pop("PYTHONUNBUFFERED", None)  # otherwise the handler itself would get the error
-    subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, timeout=50, check=False)
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, timeout=300, check=False)
     assert (tmp_path / "told").read_text().splitlines() == ["odd 3", "Ask(n=8)"]
 
 
@@ -218,6 +218,6 @@ def _run_script(folder: Path, command: list[str]) -> subprocess.CompletedProcess
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=300,
         check=False,
     )

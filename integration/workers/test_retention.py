@@ -18,9 +18,7 @@ waits for the next turn that removes."""
 
 
 @pytest.mark.servers("both")
-@pytest.mark.parametrize(
-    "each", [2_000, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(240)])]
-)
+@pytest.mark.parametrize("each", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
 async def test_awaited_jobs_leave_about_what_is_kept(server: Backend, each: int) -> None:
     provider = EventProvider(url=server.url, prefix="eb", keep_completed=Keep(count=_KEEP))
     done = "eb:2:{0}:completed:event.ask"

@@ -86,7 +86,7 @@ class Site:
             capture_output=True,
             text=True,
             check=False,
-            timeout=50,
+            timeout=300,
         )
 
     def check(self, *words: str) -> tuple[list[dict[str, Any]], dict[str, Any], int]:

@@ -94,7 +94,7 @@ class User:
 
     def wait_dead(self) -> int:
         """Wait until it has ended, and return its exit code."""
-        return self._process.wait(timeout=30)
+        return self._process.wait(timeout=60)
 
     def close(self) -> None:
         """Kill this process and all its forks."""
@@ -105,7 +105,7 @@ class User:
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Wait until another process has made `condition` true."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, f"waited in vain until {what}"
         time.sleep(0.002)

@@ -18,7 +18,7 @@ __all__ = ["Program"]
 
 _ROOT = Path(__file__).parents[2]
 _FOLDER = _ROOT / "tests" / "cli"
-_WITHIN = 30.0
+_WITHIN = 60.0
 
 
 class Program:

@@ -34,7 +34,7 @@ async def test_results_and_errors_come_back(pair: ThreadPool) -> None:
 
 async def test_a_stop_iteration_is_an_error_as_in_a_coroutine(pair: ThreadPool) -> None:
     with pytest.raises(RuntimeError, match="raised StopIteration") as caught:
-        await asyncio.wait_for(pair.run(lambda: next(iter([]))), 5)
+        await asyncio.wait_for(pair.run(lambda: next(iter([]))), 60)
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
@@ -54,7 +54,7 @@ async def test_no_more_run_at_a_time_than_there_are_places(pair: ThreadPool) -> 
         with lock:
             running[0] += 1
             running[1] = max(running)
-        together.wait(5)
+        together.wait(60)
         with lock:
             running[0] -= 1
 
@@ -69,7 +69,7 @@ async def test_a_place_comes_back_when_the_thread_ends_not_when_the_wait_does(pa
 
     def work(n: int) -> int:
         loop.call_soon_threadsafe(started.put_nowait, n)
-        go.wait(5)
+        go.wait(60)
         if n == 0:
             raise ValueError("nobody hears it")
         return n
@@ -81,13 +81,13 @@ async def test_a_place_comes_back_when_the_thread_ends_not_when_the_wait_does(pa
     await asyncio.wait(tasks[:2])
     assert started.empty()
     go.set()
-    assert await asyncio.wait_for(started.get(), 5) == 2
+    assert await asyncio.wait_for(started.get(), 60) == 2
     assert await tasks[2] == 2
 
 
 async def test_a_wait_for_a_place_can_be_cancelled(pair: ThreadPool) -> None:
     go = threading.Event()
-    tasks = [asyncio.create_task(pair.run(lambda: go.wait(5))) for _ in range(3)]
+    tasks = [asyncio.create_task(pair.run(lambda: go.wait(60))) for _ in range(3)]
     await asyncio.sleep(0)
     tasks[2].cancel()
     await asyncio.wait([tasks[2]])
@@ -102,4 +102,4 @@ async def test_a_closed_pool_takes_no_calls() -> None:
     with pytest.raises(RuntimeError):
         await threads.run(lambda: 1)
     with pytest.raises(RuntimeError):  # the place came back
-        await asyncio.wait_for(threads.run(lambda: 1), 5)
+        await asyncio.wait_for(threads.run(lambda: 1), 60)

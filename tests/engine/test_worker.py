@@ -75,6 +75,7 @@ async def test_the_limits_of_handlers_and_of_the_process_hold(make_provider: Mak
     assert 1 < most["five"] <= 5 < most["all"] <= 8
 
 
+@pytest.mark.usefixtures("wakes_only")
 async def test_a_handler_at_its_limit_leaves_the_next_job_to_another_worker(
     make_provider: MakeProvider, stack: AsyncExitStack, until: Until
 ) -> None:
@@ -93,13 +94,14 @@ async def test_a_handler_at_its_limit_leaves_the_next_job_to_another_worker(
     emissions: list[Any] = []
     for n in range(2):
         emissions.append(providers[0].emit("ask", n))
-        await until(lambda n=n: len(at) > n, "a worker with a free slot has it", within=2.5)
+        await until(lambda n=n: len(at) > n, "a worker with a free slot has it")
     assert sorted(at) == ["w0", "w1"]
     emissions.append(providers[0].emit("ask", 3))
     go.set()
     assert {await each for each in emissions} == {"w0", "w1"}
 
 
+@pytest.mark.usefixtures("wakes_only")
 async def test_workers_of_different_queues_are_woken_too(
     make_provider: MakeProvider, stack: AsyncExitStack
 ) -> None:
@@ -113,18 +115,20 @@ async def test_workers_of_different_queues_are_woken_too(
     await stack.enter_async_context(second.worker())
     for n in range(5):
         for name in ("a", "b", "both"):
-            assert await asyncio.wait_for(emitter.emit(name, n), 1) == n
+            assert await emitter.emit(name, n) == n
 
 
+@pytest.mark.usefixtures("wakes_only")
 async def test_subscribe_returns_when_an_emit_is_served_at_once(make_provider: MakeProvider) -> None:
     provider, emitter = make_provider(), make_provider()
     async with provider, emitter:
         for n in range(5):
             await provider.subscribe(f"e{n}", lambda given, n=n: [n, given])
-            assert await asyncio.wait_for(emitter.emit(f"e{n}", "x"), 1) == [n, "x"]
-        assert await asyncio.wait_for(emitter.emit("e0", "y"), 1) == [0, "y"]
+            assert await emitter.emit(f"e{n}", "x") == [n, "x"]
+        assert await emitter.emit("e0", "y") == [0, "y"]
 
 
+@pytest.mark.usefixtures("wakes_only")
 async def test_a_delayed_job_starts_when_it_is_due_though_its_worker_is_idle(
     make_provider: MakeProvider,
 ) -> None:
@@ -135,9 +139,9 @@ async def test_a_delayed_job_starts_when_it_is_due_though_its_worker_is_idle(
         begin = loop.time()
         late, soon = emitter.emit("ask", 1, delay="120ms"), emitter.emit("ask", 2, delay="40ms")
         assert await soon == 2
-        assert 0.035 < loop.time() - begin < 2
+        assert loop.time() - begin > 0.035
         assert await late == 1
-        assert 0.115 < loop.time() - begin < 2
+        assert loop.time() - begin > 0.115
 
 
 async def test_a_stop_gives_unfinished_jobs_back_in_their_order_and_no_attempt_is_spent(
@@ -167,6 +171,7 @@ async def test_a_stop_gives_unfinished_jobs_back_in_their_order_and_no_attempt_i
     assert ran == [(n, 1) for n in range(6)]
 
 
+@pytest.mark.usefixtures("wakes_only")
 async def test_a_worker_that_stops_wakes_another_for_what_it_leaves(
     make_provider: MakeProvider, until: Until
 ) -> None:
@@ -182,15 +187,12 @@ async def test_a_worker_that_stops_wakes_another_for_what_it_leaves(
     async with make_provider() as emitter, first.worker():
         emissions = await _enqueue(emitter, "ask", 5)
         await until(lambda: began, "the first worker has work")
-        loop = asyncio.get_running_loop()
         async with second.worker():
             # Both serve it; the stop of the first must not leave the second asleep.
             for each in emissions[1:]:
                 await each
-            begin = loop.time()
             await first.stop()
             assert await emissions[0] == 0
-            assert loop.time() - begin < 2
 
 
 async def test_a_worker_that_stops_wakes_another_that_learns_when_a_job_is_due(

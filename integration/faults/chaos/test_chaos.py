@@ -18,7 +18,6 @@ def chaos(kind: str, tmp_path: Path) -> Iterator[Chaos]:
 
 
 @pytest.mark.servers("one")
-@pytest.mark.timeout(180)
 async def test_under_a_kill_each_second_and_other_faults_each_job_ends_once_and_is_heard(
     chaos: Chaos,
 ) -> None:

@@ -18,7 +18,6 @@ def chaos(kind: str, tmp_path: Path) -> Iterator[FlowsChaos]:
 
 
 @pytest.mark.servers("one")
-@pytest.mark.timeout(180)
 async def test_under_a_kill_each_second_each_flow_completes_or_is_undone_as_it_says(
     chaos: FlowsChaos,
 ) -> None:

@@ -74,7 +74,7 @@ def check_runs(entries: Sequence[Entry], expected: list[str], killed: set[int]) 
 @pytest.mark.parametrize(
     ("count", "deposits", "kills"),
     [
-        pytest.param(8, 40, 1, marks=pytest.mark.timeout(150), id="640-moves"),
+        pytest.param(8, 40, 1, id="640-moves"),
         pytest.param(20, 150, 5, marks=[pytest.mark.long, pytest.mark.timeout(600)], id="6000-moves"),
     ],
 )

@@ -21,7 +21,7 @@ from workflows import FlowCancelled, FlowHandle, FlowTimeout, StepError, Workflo
 
 Run = Callable[..., Program]
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 STOPS = {"cancelled": FlowCancelled, "timeout": FlowTimeout}
 

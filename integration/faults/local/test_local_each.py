@@ -15,7 +15,7 @@ from harness.sites import Point, Site, heard_of, run_caller
 
 from workflows import StepError
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 ITEMS = [f"convert[{index}]" for index in range(5)]
 

@@ -14,7 +14,7 @@ from harness.sites import Site, heard_of, run_caller, wait_state
 
 from workflows import FlowCancelled
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 EVERY = ["reserve", "pick", "wrap", "charge", "ship"]
 

@@ -16,7 +16,7 @@ from harness.sites import Point, Site, check_twice, heard_of, run_caller, wait_s
 from eventbus import StalledError
 from workflows import FlowCancelled, StepError
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 FORWARD = [
     Point("before", "entry child away"),

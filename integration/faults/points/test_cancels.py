@@ -19,7 +19,7 @@ from eventbus import Emission, EventProvider, JobCancelled
 Run = Callable[..., Program]
 Gates = Callable[[str], None]
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 JOBS = 10
 LOSSES: dict[str, tuple[When, Fault]] = {

@@ -28,7 +28,7 @@ from workflows.records.entries import read_entries
 
 Run = Callable[..., Program]
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 KINDS = ["step", "step", "wait", "signal", "step", "step"]
 WAIT = KINDS.index("wait")

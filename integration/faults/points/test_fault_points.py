@@ -28,7 +28,7 @@ from eventbus import Emission, EventProvider, UnknownJob
 Run = Callable[..., Program]
 Gates = Callable[[str], None]
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 JOBS = 20
 SHORT = "1s"  # a short lease if the test waits for a rescue; otherwise the default

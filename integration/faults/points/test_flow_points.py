@@ -14,7 +14,7 @@ from harness.sites import Point, Site, check_twice, heard_of, let_minutes_pass, 
 
 from workflows import FlowCancelled, FlowTimeout, StepError
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 
 FORWARD = [

@@ -28,7 +28,7 @@ Run = Callable[..., Program]
 
 _DECLARED = [f"s{number}" for number in range(5)]  # of `apps/schedule_app.py`
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from workflows import StepError, WorkflowProvider
 
 Run = Callable[..., Program]
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 _APP = "apps.handlers.inside_app:provider"
 _PARTS = ["open", "prepare", "finish", "close"]

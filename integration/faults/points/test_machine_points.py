@@ -31,7 +31,7 @@ from workflows import FlowCancelled, FlowHandle, FlowTimeout, WorkflowProvider
 
 Run = Callable[..., Program]
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 _APP = "apps.handlers.machine_app:provider"
 _BODIES = ("prepare", "approve", "part 1", "part 2", "collect", "publish")

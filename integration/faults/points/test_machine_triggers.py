@@ -24,7 +24,7 @@ from workflows import FlowHandle, WorkflowProvider
 
 Run = Callable[..., Program]
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 _APP = "apps.handlers.machine_app:provider"
 _WHEN: list[When] = ["before", "after"]

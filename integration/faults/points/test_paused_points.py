@@ -13,7 +13,7 @@ from harness.sites import Site, heard_of, run_caller
 
 from workflows import Workflow, WorkflowProvider
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 SHELF = "workflow.{}.steps/charge"
 

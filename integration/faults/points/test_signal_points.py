@@ -36,7 +36,7 @@ from workflows import (
     task,
 )
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 GO = Signal("go", int)
 MOST = 6

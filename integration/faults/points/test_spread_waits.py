@@ -22,7 +22,7 @@ from harness.sites import Point, Site, check_twice, heard_of, run_caller, wait_s
 
 from workflows import FlowCancelled, FlowHandle, Signal
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 GO = Signal("go", int)
 

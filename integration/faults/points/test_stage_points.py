@@ -29,7 +29,7 @@ from eventbus.lowlevel import Emission, JobClient, Policy, Tree
 
 Run = Callable[..., Program]
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 JOB = "report-7"
 SLEEP = STAGES.index("approve")

@@ -41,7 +41,7 @@ async def test_each_job_of_a_batch_is_rescued_when_its_worker_is_killed(
         worker.kill()
         worker = start()
         await until(
-            "all began again", lambda: set(journal.runs().values()) == {2}, within=20, story=worker.story
+            "all began again", lambda: set(journal.runs().values()) == {2}, within=60, story=worker.story
         )
         gates("open")
         assert await asyncio.gather(*emissions) == [{"n": n} for n in range(50)]
@@ -67,7 +67,6 @@ async def test_jobs_whose_worker_was_killed_while_they_waited_for_others_wait_no
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 async def test_jobs_in_batches_end_once_while_their_workers_are_killed(
     server: Backend, tmp_path: Path, journal: Journal
 ) -> None:
@@ -100,7 +99,6 @@ async def test_jobs_in_batches_end_once_while_their_workers_are_killed(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 async def test_a_poison_in_a_batch_fails_alone_and_its_neighbours_complete(
     server: Backend, run: Run, journal: Journal
 ) -> None:

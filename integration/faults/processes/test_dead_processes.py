@@ -35,7 +35,6 @@ async def test_the_result_for_an_emitter_that_was_killed_is_there_by_id(
     reconcile(server, {job: result}, journal=journal)
 
 
-@pytest.mark.timeout(90)
 async def test_a_job_that_kills_its_worker_fails_in_the_end_and_the_others_complete(
     server: Backend, run: Run, gates: Gates, journal: Journal
 ) -> None:

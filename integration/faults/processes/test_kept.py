@@ -25,7 +25,6 @@ _JOBS, _KILLS = 300, 5
 
 
 @pytest.mark.parametrize("says", ["event", pytest.param("emission", marks=pytest.mark.long)])
-@pytest.mark.timeout(120)
 async def test_each_outcome_comes_and_nothing_is_left_while_workers_are_killed_and_answers_are_lost(
     server: Backend, proxy: Proxy, run: Run, says: str
 ) -> None:

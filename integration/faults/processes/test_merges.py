@@ -45,7 +45,6 @@ def _check(journal: Journal, emitted: dict[str, list[tuple[int, str]]], results:
 
 
 @pytest.mark.parametrize("option", _OPTIONS)
-@pytest.mark.timeout(120)
 async def test_the_last_payload_of_each_key_runs_last_while_workers_are_killed_and_answers_are_lost(
     server: Backend, proxy: Proxy, start_worker: Run, journal: Journal, option: str
 ) -> None:

@@ -38,7 +38,6 @@ async def test_the_neighbours_of_a_poison_complete(server: Backend, run: Run) ->
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 async def test_a_poison_among_long_jobs_fails_and_they_run_on(
     server: Backend, run: Run, gates: Gates, journal: Journal
 ) -> None:
@@ -65,7 +64,6 @@ async def test_a_poison_among_long_jobs_fails_and_they_run_on(
     assert journal.runs()[poison.job_id] <= 7
 
 
-@pytest.mark.timeout(90)
 async def test_long_jobs_whose_fleet_was_killed_twice_all_run_again_at_once(
     server: Backend, run: Run, gates: Gates, journal: Journal
 ) -> None:
@@ -79,7 +77,7 @@ async def test_long_jobs_whose_fleet_was_killed_twice_all_run_again_at_once(
             await until(
                 "each runs",
                 lambda runs=deaths + 1: Counter(journal.runs().values()) == {runs: 60},
-                within=20,
+                within=60,
                 story=fleet[0].story,
             )
             if deaths < 2:

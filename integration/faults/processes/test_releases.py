@@ -22,7 +22,7 @@ from workflows import WorkflowProvider
 
 Run = Callable[..., Program]
 
-pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.servers("one")
 
 
 @pytest.fixture

@@ -29,7 +29,6 @@ Run = Callable[..., Program]
 _JOBS, _PARTS, _KILLS = 10, 300, 3
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "walker",
     ["step", *(pytest.param(each, marks=pytest.mark.long) for each in ("spread step", "task", "process"))],
@@ -93,7 +92,6 @@ _WALKS: dict[str, Any] = {
 """The flows of `saved_app`, as a process declares them that has none of their steps."""
 
 
-@pytest.mark.timeout(120)
 async def test_a_job_goes_on_behind_what_it_saved_whenever_its_worker_is_killed(
     server: Backend, run: Run, journal: Journal
 ) -> None:

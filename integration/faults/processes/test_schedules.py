@@ -24,7 +24,6 @@ COUNT, EVERY_MS = 5, 500  # of `apps/schedule_app.py`
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 async def test_each_slot_makes_one_job_while_workers_are_killed_again_and_again(
     server: Backend, start_worker: Run, journal: Journal
 ) -> None:
@@ -71,7 +70,6 @@ def _check(slots: list[int], every: int) -> None:
     assert slots == list(range(slots[0], slots[-1] + 1, every))
 
 
-@pytest.mark.timeout(120)
 async def test_many_processes_that_declare_the_same_schedules_at_once_make_each_once(
     server: Backend, run: Run, journal: Journal
 ) -> None:
@@ -100,7 +98,6 @@ async def test_many_processes_that_declare_the_same_schedules_at_once_make_each_
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.timeout(120)
 async def test_a_worker_that_is_killed_in_the_call_that_fires_loses_and_doubles_no_slot(
     when: When, server: Backend, proxy: Proxy, start_behind: Run, start_worker: Run, journal: Journal
 ) -> None:
@@ -123,7 +120,6 @@ async def test_a_worker_that_is_killed_in_the_call_that_fires_loses_and_doubles_
         assert _slots(journal)["s"][-1] == report.last
 
 
-@pytest.mark.timeout(120)
 async def test_workers_whose_clocks_are_an_hour_wrong_fire_each_slot_in_time(
     server: Backend, run: Run, journal: Journal
 ) -> None:

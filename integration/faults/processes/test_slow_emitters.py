@@ -25,7 +25,6 @@ CHUNK = 2000
 
 
 @pytest.mark.servers("one")
-@pytest.mark.timeout(150)
 async def test_an_emitter_stopped_under_20_000_foreign_completions_hears_its_own_from_a_trimmed_stream(
     server: Backend, start_worker: Run, run: Run, gates: Gates, journal: Journal
 ) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-import pytest
 from checks.audit import Audit
 from harness.backends import Backend
 from harness.conditions import until
@@ -43,7 +42,6 @@ def damage(client: Any, job: str, what: str | int, value: str | bytes) -> None:
         client.hset(f"eb:2:{{0}}:more:{job}", what, value)
 
 
-@pytest.mark.timeout(150)
 async def test_one_damaged_record_in_each_hundred_costs_only_its_own_job(
     server: Backend, start_worker: Run, journal: Journal
 ) -> None:

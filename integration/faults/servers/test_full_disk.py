@@ -41,8 +41,6 @@ def _may_mount() -> bool:
 if not _may_mount():
     pytest.skip("this user may not mount a file system", allow_module_level=True)
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def disk() -> Iterator[Path]:

@@ -79,7 +79,6 @@ async def test_at_maxmemory_emissions_are_refused_and_running_jobs_end(
 
 
 @pytest.mark.servers("each")
-@pytest.mark.timeout(120)
 async def test_a_fleet_that_starts_against_a_full_server_drains_it(
     server: Backend, run: Run, journal: Journal
 ) -> None:

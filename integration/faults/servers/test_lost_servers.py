@@ -33,7 +33,6 @@ def check_nothing_is_lost(load: Load, server: Backend, journal: Journal) -> None
     assert {record.attempts for record in audit.jobs.values()} == {0}
 
 
-@pytest.mark.timeout(90)
 async def test_a_server_killed_and_restarted_under_load_loses_nothing_it_acknowledged(
     make_server: Callable[..., Backend], start_worker: Run, journal: Journal
 ) -> None:
@@ -188,7 +187,6 @@ def events(worker: Program) -> list[str]:
 
 @pytest.mark.servers("one")
 @pytest.mark.long
-@pytest.mark.timeout(90)
 async def test_a_server_that_is_away_is_one_line_when_it_goes_and_one_when_it_is_back(
     make_server: Callable[..., Backend], start_worker: Run, gates: Gates, journal: Journal
 ) -> None:

@@ -32,7 +32,7 @@ def test_check_18_a_worker_goes_on_with_what_a_killed_dashboard_began(
             provider.emit_many("order", range(_COUNT), delay="1h", reply=False)
             await provider.flush()
             asked = provider.inspector
-            with httpx2.Client(base_url=url.partition("/sign-in")[0], timeout=20) as browser:
+            with httpx2.Client(base_url=url.partition("/sign-in")[0], timeout=60) as browser:
                 browser.get(url)
                 headers = {"sec-fetch-site": "same-origin"}
                 order = {"action": "promote", "state": "delayed", "expected": 10_100, "id": "lost"}

@@ -225,7 +225,7 @@ def test_a_viewer_sees_a_read_only_dashboard_and_changes_nothing(viewed: Viewed,
     program = start("dashboard", "--port", "0", "--read-only")
     url = re.findall(r"http\S+", program.wait_for("/sign-in?code="))[0]
     ids = viewed.ids
-    with httpx2.Client(base_url=url.partition("/sign-in")[0], timeout=20) as client:
+    with httpx2.Client(base_url=url.partition("/sign-in")[0], timeout=60) as client:
         assert client.get(url).status_code == 303
         for path in (
             *(

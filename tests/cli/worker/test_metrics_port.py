@@ -21,7 +21,7 @@ Make = Callable[..., EventProvider]
 
 
 def _ask(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
@@ -32,7 +32,7 @@ def _ask(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str, s
 
 def _wait(port: int, *lines: str) -> str:
     """Wait until the metrics have lines that begin so."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while True:
         _, _, text = _ask(port)
         if all(any(line.startswith(each) for line in text.splitlines()) for each in lines):

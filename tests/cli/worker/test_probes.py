@@ -30,7 +30,7 @@ class Port:
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, Any]:
         """Return status and body; None for an empty one."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
             connection.request(method, path)
             answer = connection.getresponse()
@@ -41,7 +41,7 @@ class Port:
 
     def wait(self, path: str, code: int, **facts: Any) -> dict[str, Any]:
         """Wait until the path answers with the code and the facts."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while True:
             status, body = self.ask(path)
             if status == code and all(body[name] == value for name, value in facts.items()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -24,6 +23,9 @@ from eventbus import (
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Logs = list[MutableMapping[str, Any]]
+
+_LEASE = "1 hour"
+"""No renewal tells in time what was cancelled: the message to the worker does, or nothing."""
 
 
 class Slow:
@@ -72,10 +74,10 @@ async def test_what_is_delayed_is_found_by_its_key_and_cancelled(make_provider: 
     assert ran == [2]
 
 
-async def test_a_running_handler_is_cancelled_within_a_second_from_another_process(
+async def test_a_running_handler_is_cancelled_from_another_process_before_its_lease_is_renewed(
     make_provider: MakeProvider, stack: AsyncExitStack, until: Until
 ) -> None:
-    worker, emitter, third = make_provider(), make_provider(), make_provider()
+    worker, emitter, third = make_provider(lease=_LEASE), make_provider(), make_provider()
     slow = Slow()
     worker.on("slow", concurrency=5)(slow.run)
     await stack.enter_async_context(worker.worker())
@@ -83,11 +85,9 @@ async def test_a_running_handler_is_cancelled_within_a_second_from_another_proce
         await stack.enter_async_context(each)
     emissions = emitter.emit_many("slow", range(3))
     await until(lambda: len(slow.began) == 3, "all run")
-    asked = time.monotonic()
     assert await third.cancel(emissions[1].job_id, "changed")
     with pytest.raises(JobCancelled, match="changed"):
         await emissions[1]
-    assert time.monotonic() - asked < 1
     assert slow.cancelled == [emissions[1].job_id]
     assert not await third.cancel(emissions[1].job_id)  # it has ended
     for each in (emissions[0], emissions[2]):
@@ -99,7 +99,7 @@ async def test_a_running_handler_is_cancelled_within_a_second_from_another_proce
 async def test_a_handler_is_reached_while_its_worker_is_busy_with_others(
     make_provider: MakeProvider, until: Until
 ) -> None:
-    provider = make_provider(concurrency=20, reply_timeout=30)
+    provider = make_provider(concurrency=20, lease=_LEASE, reply_timeout=120)
     slow = Slow()
     provider.on("slow")(slow.run)
     is_over = False
@@ -117,10 +117,8 @@ async def test_a_handler_is_reached_while_its_worker_is_busy_with_others(
         busy = [asyncio.create_task(keep_busy()) for _ in range(30)]
         emission = provider.emit("slow", None)
         await until(lambda: slow.began, "it runs")
-        asked = time.monotonic()
         assert await emission.cancel()
         await until(lambda: slow.cancelled, "it is cancelled")
-        assert time.monotonic() - asked < 1
         is_over = True
         await asyncio.gather(*busy)
 
@@ -128,7 +126,7 @@ async def test_a_handler_is_reached_while_its_worker_is_busy_with_others(
 async def test_a_handler_that_finishes_in_a_stopping_worker_is_reached_too(
     make_provider: MakeProvider, stack: AsyncExitStack, until: Until
 ) -> None:
-    worker, emitter = make_provider(grace=20), make_provider()
+    worker, emitter = make_provider(grace=600, lease=_LEASE), make_provider()
     slow = Slow()
     worker.on("slow")(slow.run)
     await stack.enter_async_context(emitter)
@@ -138,12 +136,10 @@ async def test_a_handler_that_finishes_in_a_stopping_worker_is_reached_too(
     await until(lambda: slow.began, "it runs")
     stopping = asyncio.create_task(serving.aclose())
     await until(lambda: worker._life.worker and worker._life.worker.health().draining, "it stops")
-    asked = time.monotonic()
     assert await emission.cancel("no longer")
     with pytest.raises(JobCancelled):
         await emission
     await stopping
-    assert time.monotonic() - asked < 2
 
 
 async def test_a_handler_that_completes_all_the_same_is_recorded_as_cancelled(
@@ -176,7 +172,7 @@ async def test_the_waiting_for_a_thread_ends_with_its_job(make_provider: MakePro
     @provider.on("sync")
     def sync(payload: Any) -> None:
         began.set()
-        gate.wait(20)
+        gate.wait(60)
 
     async with provider.worker():
         emission = provider.emit("sync")

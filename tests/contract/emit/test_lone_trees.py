@@ -115,16 +115,14 @@ async def test_its_timeout_stops_it(make_provider: MakeProvider, calls: list[int
 
     async def work(job: Job) -> Settle:
         if not job.stop:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         await mine.jobs.checkpoint(job, acknowledges=True)
         return fail(f'"{job.stop}"')
 
     mine.answers["t"] = work
     async with provider, provider.worker():
-        began = asyncio.get_running_loop().time()
         with pytest.raises(RuntimeError, match="timeout"):
             await mine.jobs.add(Tree("t", "mine", "x", timeout=0.3), Reading())
-        assert asyncio.get_running_loop().time() - began < 3
     assert calls == [1]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from drivers.counting import count_lines
 
 from eventbus import EventProvider, ProviderStopped
 from eventbus.emit import stream_keeper
@@ -72,7 +72,7 @@ async def test_a_reply_that_overtakes_the_answer_to_its_own_add_is_delivered(
         await until(lambda: _early(second), "the reply is here before the answer")
         assert not joined.done()
         held.release.set()
-        assert await asyncio.wait_for(joined, 2) == text
+        assert await asyncio.wait_for(joined, 60) == text
         assert joined.job_id == original.job_id
         assert not _early(second)
 
@@ -85,7 +85,7 @@ async def test_a_reply_that_overtakes_the_answer_of_a_new_job_is_delivered(
     async with provider.worker():
         held = HeldAdd(provider)
         emission = provider.emit("ask", 1)
-        assert await asyncio.wait_for(emission, 5) == 1
+        assert await asyncio.wait_for(emission, 60) == 1
         assert not held.release.is_set()
         held.release.set()
         await emission.enqueued()
@@ -207,10 +207,10 @@ async def test_outcomes_come_within_seconds_after_the_reply_stream_was_lost(
         (stream,) = admin("KEYS", f"{prefix}:*:replies:*")
         admin("DEL", stream)  # as its expiry does
         go.set()
-        assert [await asyncio.wait_for(each, 8) for each in emissions] == list(range(20))
+        assert [await asyncio.wait_for(each, 60) for each in emissions] == list(range(20))
         assert [each["event"] for each in logs].count("the reply stream was gone, looking outcomes up") == 1
         later = provider.emit("ask", 99, reply_timeout=None)
-        assert await asyncio.wait_for(later, 2) == 99
+        assert await asyncio.wait_for(later, 60) == 99
 
 
 async def test_a_busy_stream_is_kept_alive(
@@ -248,7 +248,7 @@ async def test_a_foreign_entry_in_the_reply_stream_stops_nobody(
             ("x", "y"),
         ):
             admin("XADD", stream, "*", *fields)
-        assert await asyncio.wait_for(provider.emit("ask", 2, reply_timeout=None), 5) == 2
+        assert await asyncio.wait_for(provider.emit("ask", 2, reply_timeout=None), 60) == 2
 
 
 @pytest.mark.slow
@@ -271,12 +271,11 @@ async def test_a_connection_that_is_cut_is_made_again_and_everything_goes_on(
                 facts = dict(part.split("=", 1) for part in line.split(" "))
                 if facts["name"].startswith("cut-"):
                     admin("CLIENT", "KILL", "ID", facts["id"])
-        assert [await asyncio.wait_for(each, 15) for each in emissions] == list(range(3000))
+        assert [await asyncio.wait_for(each, 60) for each in emissions] == list(range(3000))
     assert len(done) == len(set(done)) == 3000
 
 
-@pytest.mark.slow
-async def test_the_time_to_settle_grows_with_the_number_in_flight_and_no_faster(
+async def test_what_it_costs_to_settle_grows_with_the_number_in_flight_and_no_faster(
     make_provider: MakeProvider,
 ) -> None:
     provider = make_provider(concurrency=200, max_concurrency=200)
@@ -285,20 +284,17 @@ async def test_the_time_to_settle_grows_with_the_number_in_flight_and_no_faster(
     async def ask(n: int) -> int:
         return n
 
-    async def measure(count: int) -> float:
-        begin = time.perf_counter()
-        emissions = provider.emit_many("ask", range(count))
-        for n, each in enumerate(emissions):
-            assert await each == n
-        return (time.perf_counter() - begin) / count
+    async def cost(count: int) -> float:
+        with count_lines() as lines:
+            emissions = provider.emit_many("ask", range(count))
+            for n, each in enumerate(emissions):
+                assert await each == n
+        return lines.count / count
 
     async with provider.worker():
-        await measure(500)
-        ratios: list[float] = []
-        while len(ratios) < 4 and not (ratios and ratios[-1] < 3):  # a busy machine may slow one of the two
-            few, many = await measure(2000), await measure(10_000)
-            ratios.append(many / few)
-    assert min(ratios) < 3
+        await cost(10)
+        few, many = await cost(500), await cost(5000)
+    assert many < 2 * few, (few, many)  # 10 times if each looked at all others
 
 
 async def test_a_reply_stream_that_cannot_be_read_is_told_once(

@@ -24,6 +24,7 @@ from eventbus import (
     SyncBatchContext,
 )
 from eventbus.engine.executor import Executor
+from eventbus.model import batch as batches
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
@@ -70,7 +71,7 @@ async def test_a_cancelled_job_leaves_and_the_others_go_on(make_provider: MakePr
         await until(lambda: held.running, "the call runs")
         assert await emissions[1].cancel("enough")
         with pytest.raises(JobCancelled, match="enough"):
-            await asyncio.wait_for(emissions[1], 5)
+            await asyncio.wait_for(emissions[1], 60)
         assert held.context is not None
         assert [item.stopping for item in held.context.items] == [None, "cancel", None]
         assert held.context.stopping is None
@@ -119,7 +120,7 @@ async def test_the_timeout_of_an_emission_ends_its_job_alone(
         short = provider.emit(doubled, 1, timeout="50ms")
         others = provider.emit_many(doubled, [2, 3])
         with pytest.raises(HandlerError, match=r"timed out.*0\.05 s"):
-            await asyncio.wait_for(short, 5)
+            await asyncio.wait_for(short, 60)
         assert held.running == 1, "the others stay"
         held.go_on.set()
         assert [await each for each in others] == [4, 6]
@@ -141,7 +142,7 @@ async def test_the_timeout_of_the_handler_counts_from_the_call_on_and_ends_it(
 
     async with provider, provider.worker():
         emissions = provider.emit_many(doubled, [1, 2])
-        assert await asyncio.wait_for(asyncio.gather(*emissions), 8) == [2, 4]
+        assert await asyncio.wait_for(asyncio.gather(*emissions), 60) == [2, 4]
         report = await provider.inspector.job(emissions[0].job_id)
         assert report.attempts == 1
         assert "timeout of 0.1 s" in report.failures[0].message
@@ -165,7 +166,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_given_up_on_once(
 
     async with provider, provider.worker() as worker:
         emissions = provider.emit_many(doubled, range(20))
-        outcomes = await asyncio.wait_for(asyncio.gather(*emissions, return_exceptions=True), 8)
+        outcomes = await asyncio.wait_for(asyncio.gather(*emissions, return_exceptions=True), 60)
         assert all(isinstance(outcome, HandlerError) for outcome in outcomes)
         await until(lambda: not _executor(worker).running, "each has ended")
         assert _executor(worker).abandoned == 1
@@ -192,11 +193,11 @@ async def test_a_call_that_is_given_up_on_leaves_its_place_to_others(
         bad = provider.emit_many(doubled, [0, 1])
         await asyncio.gather(*bad, return_exceptions=True)
         later = asyncio.gather(*provider.emit_many(doubled, [2, 3]))
-        assert await asyncio.wait_for(later, 8) == [4, 6]
+        assert await asyncio.wait_for(later, 60) == [4, 6]
         assert _executor(worker).abandoned == 1
         end.set()
         last = asyncio.gather(*provider.emit_many(doubled, [4, 5]))
-        assert await asyncio.wait_for(last, 8) == [8, 10]
+        assert await asyncio.wait_for(last, 60) == [8, 10]
 
 
 async def test_a_lost_lease_takes_one_job_out(make_provider: MakeProvider, until: Until) -> None:
@@ -218,17 +219,16 @@ async def test_a_lost_lease_takes_one_job_out(make_provider: MakeProvider, until
 
 
 async def test_a_stop_waits_for_calls_and_not_for_others_to_gather(
-    make_provider: MakeProvider, until: Until
+    make_provider: MakeProvider, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provider = make_provider(grace="8s")
-    held = Held(provider, 10, wait="60s")
+    monkeypatch.setattr(batches, "_LONGEST", 3600.0)
+    provider = make_provider(grace="1 hour")
+    held = Held(provider, 10, wait="1 hour")
     held.go_on.set()
     async with provider:
         async with provider.worker() as worker:
             emissions = provider.emit_many(doubled, range(4))
             await until(lambda: _executor(worker).counts["event.doubled"] == 4, "they wait here")
-            began = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - began < 5
         assert [await each for each in emissions] == [0, 2, 4, 6]
     assert held.calls == [[0, 1, 2, 3]]
 
@@ -243,7 +243,7 @@ async def test_a_worker_that_ends_by_itself_waits_for_no_others_either(
         emissions = provider.emit_many(doubled, range(4))
         await until(lambda: _executor(worker).counts["event.doubled"] == 4, "they wait here")
         _executor(worker).unhealthy.set()  # as when too many handlers ignore their cancellations
-        assert await asyncio.wait_for(asyncio.gather(*emissions), 8) == [0, 2, 4, 6]
+        assert await asyncio.wait_for(asyncio.gather(*emissions), 60) == [0, 2, 4, 6]
 
 
 async def test_a_stop_without_grace_gives_all_of_them_back_without_an_attempt(
@@ -295,7 +295,7 @@ async def test_unsubscribe_does_not_wait_for_others_to_gather(
     async with provider, provider.worker() as worker:
         emission = provider.emit(doubled, 1)
         await until(lambda: _executor(worker).counts["event.doubled"] == 1, "it waits here")
-        await asyncio.wait_for(provider.unsubscribe(doubled), 5)
+        await asyncio.wait_for(provider.unsubscribe(doubled), 60)
         assert await emission == 2
         assert worker.queues == []
 

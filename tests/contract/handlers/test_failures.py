@@ -189,8 +189,8 @@ async def test_a_failed_attempt_waits_its_backoff(make_provider: MakeProvider) -
         with pytest.raises(HandlerError):
             await provider.emit("tried")
     first, second = times[1] - times[0], times[2] - times[1]
-    assert 0.03 < first < 2
-    assert 0.07 < second < 2
+    assert first > 0.03
+    assert second > 0.07
 
 
 async def test_declared_errors_are_raised_as_themselves(make_provider: MakeProvider) -> None:
@@ -283,7 +283,7 @@ async def test_a_sync_handler_past_its_timeout_keeps_its_thread_until_it_really_
     @provider.on("slow", timeout="60ms")
     def slow(n: int) -> int:
         if n == 1:
-            go.wait(10)
+            go.wait(60)
             ended.set()
         return n
 

@@ -70,7 +70,7 @@ async def test_it_is_delayed_meanwhile_and_keeps_its_key_and_priority(
 
         await _wait(is_delayed)
         report = await provider.inspector.job(first.job_id)
-        assert 290_000 < report.due_ms - before < 310_000
+        assert 290_000 < report.due_ms - before < 400_000
         second = provider.emit("poll", "a", idempotency_key="k")
         await second.enqueued()
         assert second.job_id == first.job_id, "the key still stands for this job"
@@ -158,6 +158,6 @@ def test_it_comes_back_from_a_process_pool_of_the_program() -> None:
 
 
 async def _wait(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -51,7 +51,7 @@ async def test_threads_emit_and_wait(make_provider: MakeProvider) -> None:
         emission = provider.sync.emit("half", 2 * n)
         emission.enqueued()
         assert emission.correlation_id == emission.job_id
-        result = emission.result(10)
+        result = emission.result(60)
         assert emission.done()
         assert provider.sync.result(emission.job_id) == result
         return result
@@ -69,7 +69,7 @@ async def test_errors_reach_the_thread(make_provider: MakeProvider) -> None:
 
     def work() -> None:
         with pytest.raises(HandlerError, match="ValueError: 3"):
-            provider.sync.emit("half", 3).result(10)
+            provider.sync.emit("half", 3).result(60)
         wrong: Any = "x"
         with pytest.raises(PayloadError):
             provider.sync.emit(typed, wrong)
@@ -96,7 +96,7 @@ async def test_a_wait_that_was_too_short_may_be_tried_again_and_leaves_nothing(
         with pytest.raises(TimeoutError):
             emission.result(0.02)
         loop.call_soon_threadsafe(go.set)
-        return emission.result(10)
+        return emission.result(60)
 
     async with provider.worker():
         assert await asyncio.to_thread(work, asyncio.get_running_loop()) == 1
@@ -116,8 +116,8 @@ async def test_a_wait_ends_in_time_while_something_blocks_the_event_loop(make_pr
 
     async with provider:
         working = asyncio.create_task(asyncio.to_thread(work))
-        assert await asyncio.to_thread(waits.wait, 10)
-        assert ended.wait(10)  # blocks the event loop
+        assert await asyncio.to_thread(waits.wait, 60)
+        assert ended.wait(60)  # blocks the event loop
         await working
 
 
@@ -132,7 +132,7 @@ async def test_meta_of_the_thread_travels(make_provider: MakeProvider) -> None:
 
     def work() -> Any:
         with provider.context(tenant="a"):
-            return provider.sync.emit("ask").result(10)
+            return provider.sync.emit("ask").result(60)
 
     async with provider.worker():
         assert await asyncio.to_thread(work) == {"tenant": "a"}
@@ -156,13 +156,13 @@ async def test_without_an_event_loop_the_first_call_starts_one_in_a_thread(
 
     def work() -> int:
         try:
-            results = [provider.sync.emit("half", n).result(10) for n in (4, 6)]
+            results = [provider.sync.emit("half", n).result(60) for n in (4, 6)]
             assert "eventbus-sync" in {each.name for each in threading.enumerate()}
         finally:
             provider.sync.close()
             provider.sync.close()
         # It may be used again.
-        results.append(provider.sync.emit("half", 8).result(10))
+        results.append(provider.sync.emit("half", 8).result(60))
         provider.sync.close()
         return sum(results)
 
@@ -183,7 +183,7 @@ async def test_a_start_that_is_refused_in_its_thread_may_be_tried_again(
             patch.setattr(Store, "start", refuse)
             with pytest.raises(StoreRefused, match="not today"):
                 provider.sync.emit("half", 2)
-        result = provider.sync.emit("half", 4).result(10)
+        result = provider.sync.emit("half", 4).result(60)
         provider.sync.close()
         return result
 
@@ -195,23 +195,24 @@ async def test_a_close_does_not_wait_for_the_address_of_a_server(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find, found = socket.getaddrinfo, threading.Event()
+    answers: list[str] = []
 
     def find_slowly(host: Any, *arguments: Any, **options: Any) -> Any:
-        found.wait(30)
+        found.wait(60)
+        answers.append(host)
         return find("127.0.0.1", *arguments, **options)
 
     provider = EventProvider("redis://events.example:1", prefix=prefix)
 
-    def work() -> float:
+    def work() -> None:
         with pytest.raises(StoreUnavailable):
             provider.sync.cancel("0-a-1", call_timeout=0.1)
-        before = time.monotonic()
         provider.sync.close()
-        return time.monotonic() - before
 
     monkeypatch.setattr(socket, "getaddrinfo", find_slowly)
     try:
-        assert await asyncio.to_thread(work) < 8  # seconds, of which a stop takes at most 6
+        await asyncio.to_thread(work)
+        assert answers == [], "it was closed first"
     finally:
         found.set()
 
@@ -265,12 +266,12 @@ async def test_after_the_stop_threads_hear_so_and_start_nothing(make_provider: M
         async with provider.worker():
             works = [loop.run_in_executor(threads, work) for _ in range(8)]
             await asyncio.to_thread(started.wait)
-        heard = await asyncio.wait_for(asyncio.gather(*works), 10)
+        heard = await asyncio.wait_for(asyncio.gather(*works), 60)
     assert heard == [["ProviderStopped"] * 6] * 8
     assert "eventbus-sync" not in {each.name for each in threading.enumerate()}
     assert provider._life.loop is None
     async with provider.worker():  # and where it was is free again
-        assert await asyncio.to_thread(lambda: provider.sync.emit("half", 4).result(10)) == 2
+        assert await asyncio.to_thread(lambda: provider.sync.emit("half", 4).result(60)) == 2
 
 
 async def test_a_thread_that_comes_before_the_start_has_ended_starts_nothing(
@@ -308,7 +309,7 @@ async def test_an_event_loop_is_told_that_the_sync_side_has_the_provider(make_pr
             provider.emit("half", 2)
 
     def work() -> None:
-        assert provider.sync.emit("half", 4).result(10) == 2
+        assert provider.sync.emit("half", 4).result(60) == 2
         asyncio.run(use())
         provider.sync.close()
         asyncio.run(_emit_once(provider))
@@ -356,7 +357,7 @@ async def test_a_call_that_a_closed_loop_never_heard_ends() -> None:
     await asyncio.sleep(0)
     loop.close()  # a call that it has not run by then never runs
     with pytest.raises(ProviderStopped, match="event loop has ended"):
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
 
 
 SCRIPT = """
@@ -382,7 +383,7 @@ async def test_a_plain_script_needs_no_event_loop_and_ends_cleanly(
             [sys.executable, "-W", "error", "-c", SCRIPT, *arguments],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=300,
             check=False,
         )
     assert (ran.returncode, ran.stderr) == (0, "")

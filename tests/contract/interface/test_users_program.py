@@ -20,7 +20,7 @@ def test_the_program_that_type_checkers_take_runs(server_url: str, prefix: str) 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=300,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

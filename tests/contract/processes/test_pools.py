@@ -38,7 +38,7 @@ class Gate:
 
     def hold(self, payload: Any) -> Any:
         self.begun.append(payload)
-        assert self._open.wait(30)
+        assert self._open.wait(60)
         return payload
 
     def open(self) -> None:
@@ -355,4 +355,4 @@ async def test_a_worker_is_drained_although_a_thread_runs_on(make_provider: Make
     async with provider, provider.worker() as worker:
         with pytest.raises(Exception, match="timed out"):
             await provider.emit("held", 1)
-        await asyncio.wait_for(worker.wait_drained(provider.flush), 10)
+        await asyncio.wait_for(worker.wait_drained(provider.flush), 60)

@@ -67,7 +67,7 @@ async def test_a_worker_that_lost_the_job_saves_nothing(
         assert store is not None
         await store._caller.command("HDEL", store.keys.of("held", worker.id), emission.job_id)
         (tmp_path / "go").touch()
-        await until(lambda: worker.is_idle, "the handler was cancelled", within=20)
+        await until(lambda: worker.is_idle, "the handler was cancelled", within=60)
         assert await provider.jobs.live(emission.job_id, "saved") == '"mine"'
 
 
@@ -87,7 +87,7 @@ async def test_a_handler_that_asks_hears_why_it_should_end(
             if reason != "stop":
                 with pytest.raises(JobCancelled if reason == "cancel" else HandlerError):
                     await emission
-                await until((tmp_path / "heard").exists, "the process has heard of it", within=20)
+                await until((tmp_path / "heard").exists, "the process has heard of it", within=60)
         if reason == "stop":
             assert await emission == "ended early", "it had the grace to end"
     assert (tmp_path / "began").read_text() == "None"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import structlog
+from drivers.counting import count_lines
 
 from eventbus import Event, EventContext, EventProvider
 from eventbus.errors import DefinitionError, PayloadError, UsageError
@@ -64,7 +65,7 @@ async def test_a_schedule_added_at_run_time_fires_though_its_adder_has_no_worker
     got = _collect(server)
     async with client, server, server.worker():
         schedule = await client.schedules.add("tick", id="rt", every="0.2s", payload=1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await got.get())[0] == 1
             await schedule.pause("audit")
             report = await schedule.report()
@@ -292,23 +293,23 @@ async def test_a_worker_does_other_things_while_it_calculates_what_was_missed(
         plan = Plan(event="tick", queue="event.tick", table=Timetable(cron="* * * * *")).encode()
         for number in range(20):
             await store.schedules.change(
-                "put", f"s{number}", seen="", slot=now - 3 * day, due=now - 3 * day, plan=plan, digest="d"
+                "put", f"s{number}", seen="", slot=now - day, due=now - day, plan=plan, digest="d"
             )
-        ticks, pauses = time.perf_counter(), list[float]()
+        rounds: list[int] = []
 
         async def watch() -> None:
-            nonlocal ticks
+            seen = 0
             while True:
                 await asyncio.sleep(0)
-                pauses.append(time.perf_counter() - ticks)
-                ticks = time.perf_counter()
+                rounds.append(lines.count - seen)
+                seen = lines.count
 
-        watcher = asyncio.create_task(watch())
-        began = time.perf_counter()
-        assert await ScheduleRunner(store, key_ttl=1.0).fire_all() == 20
-        took = time.perf_counter() - began
-        watcher.cancel()
-        assert max(pauses) < took / 4  # in one piece it would be nearly all of it
+        with count_lines() as lines:
+            watcher = asyncio.create_task(watch())
+            assert await ScheduleRunner(store, key_ttl=1.0).fire_all() == 20
+            watcher.cancel()
+        work = sum(each for each in rounds if each > 1000)  # the others wait for the server
+        assert max(rounds) < work / 4, "in one piece it would be nearly all of it"
 
 
 def _store_of(provider: EventProvider) -> ScheduleStore:

@@ -251,7 +251,7 @@ async def test_a_stall_that_the_worker_rescues_is_told(make_provider: MakeProvid
         engine: Any = dying._worker  # pyright: ignore[reportPrivateUsage]
         engine.leases._stop.set()  # its leases are renewed no more
         async with second.worker():
-            await until(lambda: heard, "the stall is heard", within=20)
+            await until(lambda: heard, "the stall is heard", within=60)
             await emission
     assert (heard[0].job_id, heard[0].worker, heard[0].state) == (emission.job_id, dying.id, "waiting")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -162,15 +163,17 @@ async def test_a_call_keeps_its_bounds(shares: list[Store], admin: Admin) -> Non
     assert _calls(admin) == before + 3
 
 
-async def test_while_four_calls_are_under_way_the_next_one_fills(shares: list[Store], admin: Admin) -> None:
+async def test_while_four_calls_are_under_way_the_next_one_fills(
+    shares: list[Store], admin: Admin, standstill: Callable[[], AbstractContextManager[None]]
+) -> None:
     before = _calls(admin)
-    admin("CLIENT", "PAUSE", 300, "ALL")
     asked: list[asyncio.Future[AddAnswer]] = []
-    for n in range(40):
-        share = shares[n % 5]
-        asked.append(asyncio.ensure_future(_add(share, [AddQueue("q", 1, "")], [_row(f"{n}")])))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+    with standstill():
+        for n in range(40):
+            share = shares[n % 5]
+            asked.append(asyncio.ensure_future(_add(share, [AddQueue("q", 1, "")], [_row(f"{n}")])))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
     await asyncio.gather(*asked)
     assert _calls(admin) == before + 5
 

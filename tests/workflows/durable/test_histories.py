@@ -160,7 +160,7 @@ async def test_a_flow_that_waits_for_its_children_or_failed_is_replayed(
     assert isinstance(caught.value.__cause__, StepError)
     await replay(outer, await _history(flows, failed.id))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while all(entry.place != "9" for entry in (await _history(flows, waiting.id)).read()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     history = await _history(flows, waiting.id)

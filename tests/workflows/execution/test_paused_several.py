@@ -20,7 +20,7 @@ both = pytest.mark.parametrize("spread", [False, True], ids=["local", "spread"])
 
 async def _wait_held(flows: WorkflowProvider, *queues: str) -> None:
     """Wait until an attempt of each of these steps waits for its resume."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for queue in queues:
             while (await flows.provider.inspector.controls(queue))[0].waiting != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -64,12 +64,12 @@ async def test_two_steps_of_a_flow_wait_each_for_its_own_resume(
             await _wait_held(flows, "workflow.shop.steps/charge", "workflow.shop.steps/pack")
             assert did == ["reserve"]
             await flows.resume(shop, step="pack")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while did != ["reserve", "pack"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             await _wait_held(flows, "workflow.shop.steps/charge")
             await flows.resume(shop, step="charge")
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
             assert did == ["reserve", "pack", "charge", "ship"]
             assert await flows.provider.inspector.controls() == []
 
@@ -94,13 +94,13 @@ async def test_an_inner_step_of_a_sub_workflow_waits_and_the_flow_around_it_with
         async with flows.provider.worker():
             handle = await flows.execute(order, 1)
             await _wait_held(flows, "workflow.shop.steps/charge")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while "pack" not in did:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert sorted(did) == ["pack", "reserve"]
         async with flows.provider.worker():  # another worker finds it paused, too
             await flows.resume(shop, step="charge")
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
             assert did[-3:] == ["charge", "ship", "thank"]
             assert sorted(did) == ["charge", "pack", "reserve", "ship", "thank"]
             assert await flows.provider.inspector.controls() == []
@@ -134,5 +134,5 @@ async def test_somebody_elses_value_in_the_place_of_the_orders_is_told_and_lets_
         with pytest.raises(StoreError):
             await flows.pause(shop, step="charge")
         async with provider.worker():
-            await (await flows.execute(shop, 1)).result(timeout=20)
+            await (await flows.execute(shop, 1)).result(timeout=60)
         assert did[-1] == "ship"

@@ -83,7 +83,7 @@ def make_flows(provider: EventProvider, checkout: Checkout) -> WorkflowProvider:
 
 async def _wait_held(flows: WorkflowProvider, count: int = 1, queue: str = QUEUE) -> None:
     """Wait until so many attempts wait for the resume of their step."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await flows.provider.inspector.controls(queue))[0].waiting != count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -121,7 +121,7 @@ async def test_no_attempt_begins_while_other_steps_go_on(
 
 
 async def _states(handle: FlowHandle[Any], *steps: str) -> list[str]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             report = await handle.report()
             states = [report.steps[step].state for step in steps]

@@ -209,7 +209,7 @@ async def test_a_handler_goes_on_when_a_step_frees_the_place(flows: WorkflowProv
 
     def hold(_: StepContext[Any]) -> None:
         begun.set()
-        assert gate.wait(30)
+        assert gate.wait(60)
 
     def echo(payload: Any) -> Any:
         return payload
@@ -251,7 +251,7 @@ async def test_a_step_that_waits_for_a_slot_holds_no_place(make_provider: MakePr
     async with provider, provider.worker() as worker:
         handles = [await flows.execute(workflow, None) for _ in range(3)]
         for handle in handles:
-            await handle.result(timeout=20)
+            await handle.result(timeout=60)
         assert worker._pools["wait"].places.free == 1, "and none is lost"
 
 
@@ -265,7 +265,7 @@ async def test_a_thread_that_outlives_a_spread_step_keeps_its_place(make_provide
     @workflow.step(pool="wait", timeout=0.3)
     def hold(ctx: StepContext[int]) -> int:
         begun.append(ctx.input)
-        assert ctx.input or gate.wait(30)
+        assert ctx.input or gate.wait(60)
         return ctx.input
 
     flows.register(workflow)
@@ -290,7 +290,7 @@ async def test_a_handler_stands_in_the_line_of_steps(flows: WorkflowProvider, un
     @workflow.step(pool="wait")
     def hold(_: StepContext[None]) -> None:
         order.append("step")
-        assert gate.wait(30)
+        assert gate.wait(60)
 
     flows.register(workflow)
     provider.on("noted", pool="wait")(order.append)

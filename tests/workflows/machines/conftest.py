@@ -7,17 +7,38 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from drivers.machines.acting import forget
+from drivers.counting import OURS, count_lines, count_sent
+from drivers.machines.acting import did, forget
 
 from eventbus import EventProvider
-from workflows import WorkflowProvider
+from workflows import FlowHandle, WorkflowProvider
 
+Cost = Callable[..., Awaitable[tuple[int, int]]]
 MakeProvider = Callable[..., EventProvider]
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> None:
     forget()
+
+
+@pytest.fixture
+def cost(until: Callable[..., Awaitable[None]], admin: Callable[..., Any]) -> Cost:
+    """Return what a trigger costs until it has run and the worker of this process is idle: lines of Python of
+    the packages, and bytes that the server sends.
+    """
+
+    async def cost(
+        flows: WorkflowProvider, flow: FlowHandle[Any], trigger: Any, payload: Any, name: str
+    ) -> tuple[int, int]:
+        worker: Any = flows.provider._life.worker
+        ran = did.count(name)
+        with count_sent(admin) as sent, count_lines(OURS) as lines:
+            await flow.trigger(trigger, payload)
+            await until(lambda: did.count(name) > ran and worker.is_idle, f"{name} has run")
+        return lines.count, sent.count
+
+    return cost
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ up.
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import pytest
@@ -24,6 +22,8 @@ from workflows import (
 )
 from workflows.machines.snapshot import NAMES, read_snapshot
 
+Cost = Callable[..., Awaitable[tuple[int, int]]]
+
 
 def make_ticking(most: int = 10_000) -> Any:
     """Return a machine whose state is how many moves, each with a rollback, it makes before it rests."""
@@ -39,6 +39,7 @@ def make_ticking(most: int = 10_000) -> Any:
 
         @transition("a", to="a", wait=int)
         async def poke(self, ctx: MachineContext[int], moves: int) -> None:
+            did.append("poke")
             ctx.state = moves
 
         @transition("a", to=END, wait=None)
@@ -79,7 +80,7 @@ async def test_at_its_bound_the_next_such_transition_fails_without_a_call_and_a_
     assert (await flow.report()).error == ""
     assert await flow.cancel()
     with pytest.raises(FlowCancelled) as caught:
-        await flow.result(20)
+        await flow.result(60)
     assert (caught.value.rollback, did) == ("complete", ["untick"] * 12)
 
 
@@ -95,7 +96,7 @@ async def test_transitions_without_a_rollback_go_on_at_the_bound(open_flows: Ope
     await flow.trigger(ticking.poke, 0)
     await until(lambda: rests(11), "it has moved")
     await flow.trigger(ticking.end)
-    assert await flow.result(20) == 11
+    assert await flow.result(60) == 11
 
 
 @pytest.mark.parametrize("most", [9, 100_001, "10", True])
@@ -107,9 +108,8 @@ def test_the_bound_is_a_number_of_its_range(most: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_what_is_owed_costs_a_claim_nothing_and_about_a_hundred_bytes_each(
-    open_flows: Open, until: Until, admin: Callable[..., Any], prefix: str
+    open_flows: Open, until: Until, admin: Callable[..., Any], prefix: str, cost: Cost
 ) -> None:
     ticking, owed = make_ticking(), 3000
     flows = await open_flows(ticking)
@@ -118,13 +118,6 @@ async def test_what_is_owed_costs_a_claim_nothing_and_about_a_hundred_bytes_each
     async def has_moved(flow: FlowHandle[Any], moves: int) -> bool:
         return await moves_of(flows, flow) == moves
 
-    async def poke(flow: FlowHandle[Any]) -> float:
-        moves = await moves_of(flows, flow)
-        began = time.perf_counter()
-        await flow.trigger(ticking.poke, 0)
-        await until(lambda: has_moved(flow, moves + 1), "it has moved")
-        return time.perf_counter() - began
-
     def size(flow: FlowHandle[Any]) -> int:
         (name,) = admin("KEYS", f"{prefix}*live*{flow.id}*")
         return admin("MEMORY", "USAGE", name, "SAMPLES", "0")
@@ -132,13 +125,13 @@ async def test_what_is_owed_costs_a_claim_nothing_and_about_a_hundred_bytes_each
     async def rests(flow: FlowHandle[Any], moves: int) -> bool:
         return await has_moved(flow, moves) and (await flow.status()).state == "waiting"
 
-    await until(lambda: rests(old, owed), "it owes many", within=200)
+    await until(lambda: rests(old, owed), "it owes many", within=600)
     await until(lambda: rests(new, 1), "it owes one")
     each = (size(old) - size(new)) / owed
     assert 40 < each < 150, f"{each} bytes for each rollback that is owed"
-    pairs = [(await poke(old), await poke(new)) for _ in range(20)]
-    slow, quick = (statistics.median(times) for times in zip(*pairs, strict=True))
-    assert slow < 2 * quick, pairs
+    (lines, sent), (few, little) = [await cost(flows, flow, ticking.poke, 0, "poke") for flow in (old, new)]
+    assert lines < 1.5 * few, (lines, few)
+    assert sent < 1.5 * little, (sent, little)
     assert await new.cancel()
     assert await old.cancel()
     with pytest.raises(FlowCancelled) as caught:

@@ -75,7 +75,7 @@ async def test_a_flow_of_an_old_release_goes_on_in_the_new_one_that_knows_its_pl
         await until(lambda: _rests(flow, "b"), "it waits in the old release")
     await open_flows(New)
     await flow.trigger(Old.end, "x")
-    assert await flow.result(timeout=10) == "new x"
+    assert await flow.result(timeout=60) == "new x"
 
 
 async def test_a_flow_at_a_place_that_is_not_known_is_parked_until_a_worker_knows_it(
@@ -118,7 +118,7 @@ async def test_two_releases_with_other_transitions_work_side_by_side(open_flows:
     await until(lambda: _all_at(some, "b"), "all wait at b", within=30)
     for flow in some:
         await flow.trigger(Old.end, "x")
-    assert {await each.result(timeout=20) for each in some} <= {"old x", "new x"}
+    assert {await each.result(timeout=60) for each in some} <= {"old x", "new x"}
     assert set(did) <= {"old begin", "new check"}
     assert len(did) == 10
 

@@ -60,7 +60,7 @@ async def test_a_plain_function_saves_too(runner: Runner) -> None:
     @workflow.step
     def count(ctx: StepContext[Any]) -> int:
         before = ctx.saved(int, default=0)
-        done = before.result(10) + 1
+        done = before.result(60) + 1
         ctx.save(done)
         assert before.result() == done - 1, "it may be asked for again"
         if ctx.attempt < 3:
@@ -122,7 +122,7 @@ async def test_an_attempt_that_outlives_its_end_saves_nothing_for_the_next(
     contexts: list[StepContext[Any]] = []
 
     def save_late() -> None:
-        go_on.wait(20)
+        go_on.wait(60)
         try:
             contexts[0].save("late")
         except StoreRefused as error:

@@ -66,7 +66,7 @@ async def count(to: int) -> int:
 @task(retry=Retry(3, delay=0))
 def count_in_a_thread(to: int) -> int:
     context = task_context()
-    done = context.saved(int, default=0).result(10)
+    done = context.saved(int, default=0).result(60)
     if done < to:
         context.save(done + 1)
         raise ValueError("again")
@@ -144,7 +144,7 @@ async def leave() -> str:
     await context.save("mine")
 
     def save_late() -> None:
-        go_on.wait(20)
+        go_on.wait(60)
         try:
             context.save("late")
         except StoreRefused as error:

@@ -241,7 +241,7 @@ async def test_a_plain_function_that_goes_on_after_its_cancellation_is_unknown()
     @workflow.step()
     def hang(ctx: StepContext[Any]) -> None:
         is_running.set()
-        may_end.wait(30)
+        may_end.wait(60)
 
     @hang.rollback
     async def undo(ctx: StepContext[Any], result: None) -> None: ...
@@ -272,12 +272,12 @@ async def test_a_signal_that_comes_before_somebody_listens_is_heard() -> None:
     inbox = InlineInbox(graph, is_open=True)
     for number in (1, 2):
         inbox.send(go_on, number)
-        await asyncio.wait_for(inbox.listen(), 10)
+        await asyncio.wait_for(inbox.listen(), 60)
     listening = asyncio.create_task(inbox.listen())
     await asyncio.sleep(0)
     assert not listening.done()
     inbox.send(go_on, 3)
-    await asyncio.wait_for(listening, 10)
+    await asyncio.wait_for(listening, 60)
 
 
 async def test_a_signal_at_the_instant_in_which_a_step_begins_to_wait_ends_the_wait() -> None:
@@ -294,4 +294,4 @@ async def test_a_signal_at_the_instant_in_which_a_step_begins_to_wait_ends_the_w
         for _ in range(rounds):
             await asyncio.sleep(0)
         await handle.signal(go_on, rounds)
-        assert await asyncio.wait_for(handle.result(), 10) == rounds
+        assert await asyncio.wait_for(handle.result(), 60) == rounds
