@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from operator import attrgetter, is_
 from typing import Any
 
 import msgspec
@@ -32,7 +33,7 @@ from eventbus.model.durations import Duration, milliseconds, seconds
 from eventbus.model.message import NOT_HIDDEN, EventMessage, encode_bare, encode_message
 from eventbus.model.names import check_key
 from eventbus.settings.keywords import EmitOptions, check_priority
-from eventbus.settings.merging import option_of_key, read_merging
+from eventbus.settings.merging import option_beside, read_merging
 from eventbus.settings.settings import Settings
 from eventbus.settings.terms import keep_text, read_due, read_ttl
 from eventbus.store.keys import EVENT_KEY, key_digest, payload_digest
@@ -50,6 +51,11 @@ _START_PATIENCE = 2.0  # seconds that the server has to answer at the start; emi
 _STOP_PATIENCE = 5.0  # seconds for the unsent emissions and trees at the stop
 _MEETINGS = {"throttle": THROTTLE, "debounce": DEBOUNCE, "keep_last": KEEP_LAST, "supersede": SUPERSEDE}
 _DEFAULT_DEADLINE = 30.0  # seconds; for an unsent emission without a reply timeout
+_OF_ONE_EMISSION = frozenset(
+    {"idempotency_key", "correlation_id", "meta", "retry", "reply", "timeout", "ttl"}
+)
+"""The options of which no plan follows."""
+_asked_by = attrgetter(*(name for name in EmitOptions.__struct_fields__ if name not in _OF_ONE_EMISSION))
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -92,7 +98,9 @@ class Emitter:
         self._meta = Codec(dict[str, Any], role="meta", owner="meta", max_bytes=settings.max_payload)
         self._make_job_id = uplink.make_job_id
         self._planned = EmitOptions()
-        self._plan = self._plan_for(self._planned)
+        self._asked: tuple[Any, ...] = ()
+        """What the options of `_plan` say that a plan follows from."""
+        self._plan = self._make_plan(self._planned)
         self._refusal = ""
         """Why nothing new is taken."""
         self._sending: asyncio.Task[None] | None = None
@@ -202,12 +210,22 @@ class Emitter:
         return emission
 
     def _plan_for(self, options: EmitOptions) -> _Plan:
-        """Return the plan for options. It is kept, because the next emission mostly has the same options."""
+        """Return the plan for options. It is kept, because the next emission mostly has the same options, or
+        others of which no plan follows, such as a key.
+        """
+        # By identity: equal values may be of other types, which are refused.
+        if self._asked and all(map(is_, _asked_by(options), self._asked)):
+            self._planned = options
+            return self._plan
+        return self._make_plan(options)
+
+    def _make_plan(self, options: EmitOptions) -> _Plan:
+        """Return the plan for options, and keep it."""
         delay, due, wait = read_due(options)
         timeout = self._reply_timeout(options)
         priority, merging = check_priority(options.priority), read_merging(options)
         keep = keep_text(options.keep_completed, options.keep_failed)
-        keyed_by = option_of_key(options)
+        keyed_by = option_beside(merging, options)
         meeting = _MEETINGS.get(keyed_by, REUSE if options.reuse_failure else JOIN)
         if merging is not None and merging.delay:
             delay, wait = merging.delay, (merging.span or merging.delay) / 1000
@@ -227,7 +245,7 @@ class Emitter:
             and (delay, due, priority, options.lifo, meeting, keep) == ("", "", 0, False, JOIN, ""),
         )
         if options.at is None:  # with `at`, the wait is shorter at each emission
-            self._planned, self._plan = options, plan
+            self._planned, self._asked, self._plan = options, _asked_by(options), plan
         return plan
 
     def add_tree(
