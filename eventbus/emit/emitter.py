@@ -29,6 +29,7 @@ from eventbus.engine.drain import Wait
 from eventbus.errors import PayloadError, ProviderStopped, StoreError, StoreUnavailable
 from eventbus.model import clock
 from eventbus.model.codec.codec import Codec
+from eventbus.model.containment import contained, original
 from eventbus.model.durations import Duration, milliseconds, seconds
 from eventbus.model.message import NOT_HIDDEN, EventMessage, encode_bare, encode_message
 from eventbus.model.names import check_key
@@ -364,11 +365,12 @@ class Emitter:
         if route.key is None:
             return ""
         try:
-            key = route.key(payload)
-        except Exception as error:
+            key = contained(route.key, payload)
+        except Exception as error:  # noqa: BLE001  (whatever a function of the user's raises)
+            own = original(error)
             raise PayloadError(
-                f"the key function of {route.name} raised {type(error).__name__}: {error}", event=route.name
-            ) from error
+                f"the key function of {route.name} raised {type(own).__name__}: {own}", event=route.name
+            ) from own
         return check_key(key)
 
 
