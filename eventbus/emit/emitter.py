@@ -203,6 +203,8 @@ class Emitter:
         if key or limit or not plan.is_plain:
             row = _row(job_id, body, digest, data, plan, reply=reply)._replace(limit=limit)
         if reply:  # registered before it can be sent, so that no outcome finds it missing
+            if self._uplink.why_broken:
+                raise ProviderStopped(f"cannot await {route.name}: {self._uplink.why_broken}")
             self._tracker.register(emission, delay=plan.wait)
         if row is None:
             self._buffer.put_plain(emission, route, body, reply=int(reply), deadline=deadline)
@@ -259,8 +261,8 @@ class Emitter:
     ) -> PendingEmission[Any]:
         """Add a tree. The returned emission stands for the outcome of the tree's root."""
         patience = self._settings.call_timeout(call_timeout)
-        if self._refusal:
-            raise ProviderStopped(f"cannot start {reading.name}: {self._refusal}")
+        if refusal := self._refusal or self._uplink.why_broken:
+            raise ProviderStopped(f"cannot start {reading.name}: {refusal}")
         emission: PendingEmission[Any] = PendingEmission(
             reading,
             self._tracker,
@@ -280,8 +282,9 @@ class Emitter:
 
     async def result(self, route: OutcomeDecoder, job_id: str, reply_timeout: float | None) -> Any:
         """Wait for the outcome of any job; see `EventProvider.result`."""
-        if self._refusal:  # the waiters were failed already, so nothing would end a new wait
-            raise ProviderStopped(f"cannot wait for a result: {self._refusal}", job_id=job_id)
+        # The waiters were failed already, so nothing would end a new wait.
+        if refusal := self._refusal or self._uplink.why_broken:
+            raise ProviderStopped(f"cannot wait for a result: {refusal}", job_id=job_id)
         emission: PendingEmission[Any] = PendingEmission(
             route, self._tracker, job_id, job_id, reply_timeout, reply=True
         )
