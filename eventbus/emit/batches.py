@@ -15,23 +15,28 @@ from typing import Any
 
 from eventbus.emit.completion import CompletionTracker
 from eventbus.emit.emission import PendingEmission
-from eventbus.errors import EmitError, NoWorker, QueueFull, StoreError
+from eventbus.errors import EmitError, NoWorker, QueueFull, StoreError, StoreUnavailable
 from eventbus.model.names import split_group
 from eventbus.store.scripting.script_rows import AddVerdict
 from eventbus.store.tree_store import TreeVerdict
 from eventbus.telemetry.logging import get_logger
 
 __all__ = [
+    "IN_FLIGHT",
     "REFUSALS",
     "describe_lost",
     "end_calls",
     "join",
+    "late_behind",
     "may_have_arrived",
     "note_unexpected",
     "refusal_of",
 ]
 
 _log = get_logger("eventbus.emission")
+
+IN_FLIGHT = 4
+"""Calls of one sender under way at most."""
 
 REFUSALS = frozenset({"full", "unserved", "foreign"})
 """The words of a verdict on an emission that the server did not take."""
@@ -104,6 +109,13 @@ def _describe_unserved(event: str, queue: str) -> str:
 def may_have_arrived(error: BaseException) -> bool:
     """Say whether a call that ended with `error` may still have reached the server."""
     return not isinstance(error, StoreError) or error.sent
+
+
+def late_behind(address: str) -> StoreUnavailable:
+    """Return why something is given up that was never part of a call."""
+    return StoreUnavailable(
+        f"it waited behind others that the server at {address} did not take in time", address=address
+    )
 
 
 def note_unexpected(message: str, error: BaseException) -> None:

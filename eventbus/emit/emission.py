@@ -21,6 +21,7 @@ from collections.abc import Generator
 from typing import Any, Generic, Protocol, TypeVar
 
 from eventbus.errors import EmitError, JobCancelled, ProviderStopped, StoreCorrupt, UsageError
+from eventbus.model.containment import as_exception
 from eventbus.model.durations import Duration
 from eventbus.telemetry.failure import mark_awaited
 from eventbus.telemetry.log_context import with_facts
@@ -311,7 +312,8 @@ class PendingEmission(Emission[R]):
             try:
                 error = self._route.revive(state, text, self.job_id)
                 mark_awaited(error)
-            except Exception as own:  # noqa: BLE001  (a class of the user's: others wait for the same read)
+            except BaseException as own:  # noqa: BLE001  (a class of the user's: others wait for the same read)
+                as_exception(own)
                 error = StoreCorrupt(f"the error of job {self.job_id} cannot be made again: {own!r}")
             self.fail(error)
 

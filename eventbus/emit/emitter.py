@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from operator import attrgetter, is_
 from typing import Any
 
 import msgspec
@@ -28,11 +29,12 @@ from eventbus.engine.drain import Wait
 from eventbus.errors import PayloadError, ProviderStopped, StoreError, StoreUnavailable
 from eventbus.model import clock
 from eventbus.model.codec.codec import Codec
+from eventbus.model.containment import contained, original
 from eventbus.model.durations import Duration, milliseconds, seconds
 from eventbus.model.message import NOT_HIDDEN, EventMessage, encode_bare, encode_message
 from eventbus.model.names import check_key
 from eventbus.settings.keywords import EmitOptions, check_priority
-from eventbus.settings.merging import option_of_key, read_merging
+from eventbus.settings.merging import option_beside, read_merging
 from eventbus.settings.settings import Settings
 from eventbus.settings.terms import keep_text, read_due, read_ttl
 from eventbus.store.keys import EVENT_KEY, key_digest, payload_digest
@@ -50,6 +52,11 @@ _START_PATIENCE = 2.0  # seconds that the server has to answer at the start; emi
 _STOP_PATIENCE = 5.0  # seconds for the unsent emissions and trees at the stop
 _MEETINGS = {"throttle": THROTTLE, "debounce": DEBOUNCE, "keep_last": KEEP_LAST, "supersede": SUPERSEDE}
 _DEFAULT_DEADLINE = 30.0  # seconds; for an unsent emission without a reply timeout
+_OF_ONE_EMISSION = frozenset(
+    {"idempotency_key", "correlation_id", "meta", "retry", "reply", "timeout", "ttl"}
+)
+"""The options of which no plan follows."""
+_asked_by = attrgetter(*(name for name in EmitOptions.__struct_fields__ if name not in _OF_ONE_EMISSION))
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -92,7 +99,9 @@ class Emitter:
         self._meta = Codec(dict[str, Any], role="meta", owner="meta", max_bytes=settings.max_payload)
         self._make_job_id = uplink.make_job_id
         self._planned = EmitOptions()
-        self._plan = self._plan_for(self._planned)
+        self._asked: tuple[Any, ...] = ()
+        """What the options of `_plan` say that a plan follows from."""
+        self._plan = self._make_plan(self._planned)
         self._refusal = ""
         """Why nothing new is taken."""
         self._sending: asyncio.Task[None] | None = None
@@ -194,6 +203,8 @@ class Emitter:
         if key or limit or not plan.is_plain:
             row = _row(job_id, body, digest, data, plan, reply=reply)._replace(limit=limit)
         if reply:  # registered before it can be sent, so that no outcome finds it missing
+            if self._uplink.why_broken:
+                raise ProviderStopped(f"cannot await {route.name}: {self._uplink.why_broken}")
             self._tracker.register(emission, delay=plan.wait)
         if row is None:
             self._buffer.put_plain(emission, route, body, reply=int(reply), deadline=deadline)
@@ -202,12 +213,22 @@ class Emitter:
         return emission
 
     def _plan_for(self, options: EmitOptions) -> _Plan:
-        """Return the plan for options. It is kept, because the next emission mostly has the same options."""
+        """Return the plan for options. It is kept, because the next emission mostly has the same options, or
+        others of which no plan follows, such as a key.
+        """
+        # By identity: equal values may be of other types, which are refused.
+        if self._asked and all(map(is_, _asked_by(options), self._asked)):
+            self._planned = options
+            return self._plan
+        return self._make_plan(options)
+
+    def _make_plan(self, options: EmitOptions) -> _Plan:
+        """Return the plan for options, and keep it."""
         delay, due, wait = read_due(options)
         timeout = self._reply_timeout(options)
         priority, merging = check_priority(options.priority), read_merging(options)
         keep = keep_text(options.keep_completed, options.keep_failed)
-        keyed_by = option_of_key(options)
+        keyed_by = option_beside(merging, options)
         meeting = _MEETINGS.get(keyed_by, REUSE if options.reuse_failure else JOIN)
         if merging is not None and merging.delay:
             delay, wait = merging.delay, (merging.span or merging.delay) / 1000
@@ -227,7 +248,7 @@ class Emitter:
             and (delay, due, priority, options.lifo, meeting, keep) == ("", "", 0, False, JOIN, ""),
         )
         if options.at is None:  # with `at`, the wait is shorter at each emission
-            self._planned, self._plan = options, plan
+            self._planned, self._asked, self._plan = options, _asked_by(options), plan
         return plan
 
     def add_tree(
@@ -240,8 +261,8 @@ class Emitter:
     ) -> PendingEmission[Any]:
         """Add a tree. The returned emission stands for the outcome of the tree's root."""
         patience = self._settings.call_timeout(call_timeout)
-        if self._refusal:
-            raise ProviderStopped(f"cannot start {reading.name}: {self._refusal}")
+        if refusal := self._refusal or self._uplink.why_broken:
+            raise ProviderStopped(f"cannot start {reading.name}: {refusal}")
         emission: PendingEmission[Any] = PendingEmission(
             reading,
             self._tracker,
@@ -261,8 +282,9 @@ class Emitter:
 
     async def result(self, route: OutcomeDecoder, job_id: str, reply_timeout: float | None) -> Any:
         """Wait for the outcome of any job; see `EventProvider.result`."""
-        if self._refusal:  # the waiters were failed already, so nothing would end a new wait
-            raise ProviderStopped(f"cannot wait for a result: {self._refusal}", job_id=job_id)
+        # The waiters were failed already, so nothing would end a new wait.
+        if refusal := self._refusal or self._uplink.why_broken:
+            raise ProviderStopped(f"cannot wait for a result: {refusal}", job_id=job_id)
         emission: PendingEmission[Any] = PendingEmission(
             route, self._tracker, job_id, job_id, reply_timeout, reply=True
         )
@@ -346,11 +368,12 @@ class Emitter:
         if route.key is None:
             return ""
         try:
-            key = route.key(payload)
-        except Exception as error:
+            key = contained(route.key, payload)
+        except Exception as error:  # noqa: BLE001  (whatever a function of the user's raises)
+            own = original(error)
             raise PayloadError(
-                f"the key function of {route.name} raised {type(error).__name__}: {error}", event=route.name
-            ) from error
+                f"the key function of {route.name} raised {type(own).__name__}: {own}", event=route.name
+            ) from own
         return check_key(key)
 
 

@@ -96,10 +96,15 @@ class ReplyReader:
             self._overdue_noted.clear()
             overdue, self._overdue = self._overdue, []
             overdue = [late for late in overdue if not late.done()]
-            states = await self._read_states([late.job_id for late in overdue])
-            for emission in overdue:
-                if not emission.done():  # the look, or a reply that came meanwhile, may have settled it
-                    self._time_out(emission, states.get(emission.job_id))
+            try:
+                states = await self._read_states([late.job_id for late in overdue])
+                for emission in overdue:
+                    if not emission.done():  # the look, or a reply that came meanwhile, may have settled it
+                        self._time_out(emission, states.get(emission.job_id))
+            except BaseException:  # the role is started again
+                self._overdue += overdue
+                self._overdue_noted.set()
+                raise
 
     async def run_lookups(self) -> None:
         """Read outcomes from the records of their jobs if they were too large for a reply."""
@@ -116,6 +121,10 @@ class ReplyReader:
                 waits.unread.extend(ids)
                 await asyncio.sleep(0.2)
                 waits.unread_noted.set()
+            except BaseException:  # the role is started again
+                waits.unread.extend(ids)
+                waits.unread_noted.set()
+                raise
 
     async def stop(self, *, deadline: float) -> None:
         """End the blocked read with an entry of our own, because a cancelled read may lose an entry."""

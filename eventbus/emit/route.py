@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from eventbus.errors import DefinitionError, PayloadError
 from eventbus.model.codec.codec import Codec
+from eventbus.model.containment import contained, original
 from eventbus.model.event import Event
 from eventbus.model.names import check_key, queue_name, shown
 from eventbus.model.redaction.marks import encode_marks
@@ -66,9 +67,10 @@ class Route:
             return ""
         by = f"the by of the limit of {self.name}"
         try:
-            key: Any = self.limit_by(payload)
-        except Exception as error:
-            raise PayloadError(f"{by} raised {type(error).__name__}: {error}", event=self.name) from error
+            key: Any = contained(self.limit_by, payload)
+        except Exception as error:  # noqa: BLE001  (whatever a function of the user's raises)
+            own = original(error)
+            raise PayloadError(f"{by} raised {type(own).__name__}: {own}", event=self.name) from own
         try:
             return key_digest(check_key(f"{key:d}" if type(key) is int else key))
         except (DefinitionError, ValueError):  # ValueError: of an integer of thousands of digits

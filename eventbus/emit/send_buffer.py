@@ -42,10 +42,12 @@ from typing import Any
 import anyio
 
 from eventbus.emit.batches import (
+    IN_FLIGHT,
     REFUSALS,
     describe_lost,
     end_calls,
     join,
+    late_behind,
     may_have_arrived,
     note_unexpected,
     refusal_of,
@@ -55,11 +57,10 @@ from eventbus.emit.emission import PendingEmission
 from eventbus.emit.job_tree import Tree, chunks_of, row_of
 from eventbus.emit.route import Route
 from eventbus.emit.tree_sender import TreeSender
-from eventbus.errors import EmitError, ProviderStopped, StoreError, StoreRefused, StoreUnavailable
+from eventbus.errors import EmitError, ProviderStopped, StoreError, StoreRefused
 from eventbus.model import clock
 from eventbus.runtime.clean_up import run_to_end
 from eventbus.store.connection.connector import TRANSIENT
-from eventbus.store.connection.repeat_policy import TOO_LATE
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, ROOTS, AddAnswer, AddQueue, AddRow, AddVerdict
 from eventbus.store.store import Store
@@ -76,7 +77,6 @@ MAX_UNSENT_BYTES = 64 << 20
 # Bounds of one call: the server runs nothing else while it runs the call's script.
 _BATCH = 200
 _BATCH_BYTES = 1 << 20
-_IN_FLIGHT = 4  # calls under way at most
 _GRAIN = 0.02
 """Seconds. An emission is given up so long after its deadline, at most, and those around it with it."""
 
@@ -237,7 +237,8 @@ class SendBuffer:
         batch.emissions.append(emission)
         batch.deadlines.append(deadline)
         batch.size += size
-        self._earliest = min(self._earliest, deadline)
+        if deadline < self._earliest:  # noqa: PLR1730  (each emission pays for it, and `min` is a call)
+            self._earliest = deadline
         if len(batch.emissions) >= _BATCH or batch.size >= _BATCH_BYTES:
             self._full.append(batch)
             self._full_count += len(batch.emissions)
@@ -274,9 +275,9 @@ class SendBuffer:
                 self._fail(emission, ProviderStopped(message, job_id=emission.job_id))
 
     def _flush(self) -> None:
-        """Send the waiting batches while fewer than `_IN_FLIGHT` calls are under way."""
+        """Send the waiting batches while fewer than `IN_FLIGHT` calls are under way."""
         self._is_flush_due = False
-        while self.unsent and len(self._in_flight) < _IN_FLIGHT and not self._is_ended:
+        while self.unsent and len(self._in_flight) < IN_FLIGHT and not self._is_ended:
             batch = self._next_batch()
             if batch.keys:
                 # Before the call: an outcome may overtake the answer, and is held back from here on.
@@ -312,10 +313,7 @@ class SendBuffer:
         self._full_bytes = sum(batch.size for batch in self._full)
         self._earliest = min((min(batch.deadlines) for batch in waiting if batch.deadlines), default=math.inf)
         self._watch_unsent()
-        why = StoreUnavailable(
-            f"it waited behind others that the server at {self._store.address} did not take in time",
-            address=self._store.address,
-        )
+        why = late_behind(self._store.address)
         for _, emission in sorted(overdue, key=itemgetter(0)):
             self._fail(emission, describe_lost(emission, why, maybe_sent=False, hint=""))
         self._meter.note([emission for _, emission in overdue], now)
@@ -356,21 +354,8 @@ class SendBuffer:
         except Exception as error:  # noqa: BLE001  (a failed call, so that the waiters get the error)
             answer = asyncio.get_running_loop().create_future()
             answer.set_exception(error)
-        self._await(answer, batch)
-
-    def _await(self, answer: asyncio.Future[AddAnswer], batch: _Batch) -> None:
         self._in_flight[answer] = batch
         answer.add_done_callback(self._on_answer)
-
-    def _await_deadline(self, batch: _Batch, error: StoreUnavailable) -> None:
-        """Hold the error of a call back until its deadline: too little time was left for a try, but some."""
-        if error.sent:
-            batch.maybe_sent.update([emission.job_id for emission in batch.emissions[: batch.sent]])
-        batch.sent = 0  # no call is under way any more, should the stop end this wait
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[AddAnswer] = loop.create_future()
-        loop.call_later(batch.deadline - clock.monotonic(), _end_with, answer, error)
-        self._await(answer, batch)
 
     def _count_fitting(self, batch: _Batch) -> int:
         """Return how many emissions of the batch one call takes, as far as the groups of its queues are
@@ -400,9 +385,6 @@ class SendBuffer:
         if error is None:
             self._attendance.confirm(batch.said)
             again = self._deliver(batch, answer.result())
-        elif isinstance(error, StoreUnavailable) and 0 < batch.deadline - clock.monotonic() <= TOO_LATE:
-            self._await_deadline(batch, error)
-            return
         elif isinstance(error, StoreError):
             again = self._after_failure(batch, error)
         else:
@@ -455,12 +437,14 @@ class SendBuffer:
         unusual = {verdict.place: verdict for verdict in answer.verdicts}
         later: list[int] = []
         widths = answer.widths
-        for place, emission in enumerate(batch.emissions[: batch.sent]):
-            verdict = unusual.get(place)
+        for place, (emission, queue) in enumerate(
+            zip(batch.emissions[: batch.sent], batch.rows.queues(), strict=False)
+        ):
+            verdict = unusual.get(place) if unusual else None
             if verdict is None:
-                width = emission.groups = widths[batch.rows.queue(place) - 1]
+                width = emission.groups = widths[queue - 1]
                 if width == 0:
-                    self._tell_nobody(emission, batch.queues[batch.rows.queue(place) - 1].queue)
+                    self._tell_nobody(emission, batch.queues[queue - 1].queue)
                 emission.mark_enqueued()
             elif verdict.word == "later":
                 later.append(place)
@@ -498,11 +482,6 @@ class SendBuffer:
 
     def _fail(self, emission: PendingEmission[Any], error: Exception) -> None:
         self._tracker.forget(emission, error)
-
-
-def _end_with(answer: asyncio.Future[AddAnswer], error: StoreUnavailable) -> None:
-    if not answer.done():
-        answer.set_exception(error)
 
 
 def _given_up(

@@ -1,13 +1,17 @@
 """The tree sender: sends trees of jobs to the server, as the send buffer sends emissions.
 
-Trees that are added in one tick of the event loop travel together, if they fit in one call. A larger tree
-goes in chunks of its own, one after the other, and the last chunk opens it.
+Trees that are added in one tick of the event loop travel together, if they fit in one call. While four calls
+are under way, the next one fills. A larger tree goes in chunks of its own, one after the other, and the last
+chunk opens it.
 
 Not here: how a tree becomes chunks (`job_tree`), and the repeats of a call (`store.connection.retrying`).
 
 What must always hold:
 - the emission of each tree is notified that the tree is in the server, or fails with the reason;
-- a chunk is sent again only with the same ids, so that a repeat changes nothing.
+- a chunk is sent again only with the same ids, so that a repeat changes nothing;
+- what an outage costs does not grow with its length: four calls of whole trees at most are packed, beside a
+  chunk of each larger tree, and only the first call asks the server (`store.connection.repeat_line`);
+- a tree that waits is given up when its time is over.
 
 Crash windows:
     `graph-not-answered`  the same chunk is sent again until the deadline; past it `enqueued` is None if
@@ -22,12 +26,22 @@ Crash windows:
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
-from eventbus.emit.batches import describe_lost, end_calls, join, may_have_arrived, note_unexpected
+from eventbus.emit.batches import (
+    IN_FLIGHT,
+    describe_lost,
+    end_calls,
+    join,
+    late_behind,
+    may_have_arrived,
+    note_unexpected,
+)
 from eventbus.emit.completion import CompletionTracker
 from eventbus.emit.emission import PendingEmission
 from eventbus.errors import EmitError, ProviderStopped
@@ -61,8 +75,14 @@ class TreeSender:
         self._store = store
         self._tracker = tracker
         self._emitter = emitter
-        self._waiting: list[_PendingTree] = []
+        self._waiting: deque[_PendingTree] = deque()
         self._calls: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        """How many calls of whole trees are under way."""
+        self._expiry: asyncio.TimerHandle | None = None
+        """The timer at which trees end that still wait."""
+        self._expiry_at = math.inf
+        """The deadline for which it is set."""
         self._is_ended = False
         self._meter = SendMeter(store.address)
 
@@ -85,14 +105,21 @@ class TreeSender:
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)  # the other trees of this tick go along
         self._waiting.append(pending)
+        if pending.deadline < self._expiry_at < math.inf:
+            self._watch_waiting()
 
     async def aclose(self, patience: float) -> None:
-        """Refuse new trees, wait at most `patience` seconds for the calls under way, then cancel them."""
+        """Refuse new trees, wait at most `patience` seconds for those that are being added, then cancel them."""
         self._is_ended = True
+        end = clock.monotonic() + patience
         self._flush()
-        if self._calls:
-            await asyncio.wait(self._calls, timeout=patience)
+        while self._calls and (left := end - clock.monotonic()) > 0:
+            await asyncio.wait(self._calls, timeout=left)  # the end of a call may begin the next one
+        waiting, self._waiting = self._waiting, deque()
+        self._watch_waiting()
         await end_calls(self._calls)
+        for pending in waiting:
+            self._fail(pending, asyncio.CancelledError(), is_last=False)
 
     def _start(self, call: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(call, name="eventbus-tree-sender")
@@ -100,33 +127,58 @@ class TreeSender:
         task.add_done_callback(self._calls.discard)
 
     def _flush(self) -> None:
-        """Send the waiting trees, several in one call if they fit and their deadlines are near each other."""
-        waiting, self._waiting = self._waiting, []
-        batch: list[_PendingTree] = []
-        count = 0
-        for pending in waiting:
-            size = pending.chunks[0].head.rows
-            is_apart = batch and abs(pending.deadline - batch[0].deadline) > _NEAR
-            if batch and (is_apart or count + size > CALL_ROWS):
-                self._start(self._send(batch))
-                batch, count = [], 0
-            batch.append(pending)
-            count += size
-        if batch:
-            self._start(self._send(batch))
+        """Send the waiting trees while fewer than `IN_FLIGHT` calls are under way."""
+        while self._waiting and self._under_way < IN_FLIGHT:
+            self._under_way += 1
+            self._start(self._send(self._next_batch()))
+        self._watch_waiting()
+
+    def _next_batch(self) -> list[_PendingTree]:
+        """Take the oldest trees, several if they fit in one call and their deadlines are near each other."""
+        batch = [self._waiting.popleft()]
+        count = batch[0].chunks[0].head.rows
+        while self._waiting:
+            after = self._waiting[0]
+            count += after.chunks[0].head.rows
+            if count > CALL_ROWS or abs(after.deadline - batch[0].deadline) > _NEAR:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    def _watch_waiting(self) -> None:
+        """Set the timer for the earliest deadline of the trees that wait; stop it if none does."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        self._expiry_at = min((each.deadline for each in self._waiting), default=math.inf)
+        if self._waiting:
+            left = max(self._expiry_at - clock.monotonic(), 0.0)
+            self._expiry = asyncio.get_running_loop().call_later(left, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        """Fail the trees that still wait and whose time is over."""
+        now = clock.monotonic()
+        overdue = [each for each in self._waiting if each.deadline <= now]
+        self._waiting = deque(each for each in self._waiting if each.deadline > now)
+        self._watch_waiting()
+        for pending in sorted(overdue, key=lambda each: each.deadline):
+            self._fail(pending, late_behind(self._store.address), is_last=False)
 
     async def _send(self, batch: list[_PendingTree]) -> None:
         """Send whole trees in one call, which ends at the earliest of their deadlines."""
         chunks = [pending.chunks[0] for pending in batch]
         deadline = min(pending.deadline for pending in batch)
         try:
-            verdicts = await self._add(chunks, deadline)
+            verdicts = await self._add(chunks, deadline, number=batch[0].number)
         except BaseException as error:  # a cancellation too: the emissions must get their end
             for pending in batch:
                 self._fail(pending, error, is_last=True)
             if not isinstance(error, Exception):
                 raise
             return
+        finally:
+            self._under_way -= 1
+            self._flush()
         for pending, verdict in zip(batch, verdicts, strict=True):
             if verdict.word == "pending":
                 self._start(self._send_chunks(pending))
@@ -157,22 +209,24 @@ class TreeSender:
         verdict = TreeVerdict("new", "", "", "")
         for chunk in pending.chunks:
             sent.append(chunk)
-            verdict = await self._send_chunk(chunk, pending.deadline)
+            verdict = await self._send_chunk(chunk, pending)
             if verdict.word != "new":
                 break
         return verdict
 
-    async def _send_chunk(self, chunk: Chunk, deadline: float) -> TreeVerdict:
+    async def _send_chunk(self, chunk: Chunk, pending: _PendingTree) -> TreeVerdict:
         """Send a chunk until the server knows what becomes of it."""
         while True:
-            (verdict,) = await self._add([chunk], deadline)
+            (verdict,) = await self._add([chunk], pending.deadline, number=pending.number)
             if verdict.word != "pending":
                 return verdict
             await asyncio.sleep(_PAUSE)
 
-    async def _add(self, chunks: Sequence[Chunk], deadline: float) -> list[TreeVerdict]:
+    async def _add(self, chunks: Sequence[Chunk], deadline: float, *, number: int) -> list[TreeVerdict]:
         said = self._tracker.attendance.say_always()
-        return await self._store.trees.add(self._emitter, chunks, deadline=deadline, attendance=said)
+        return await self._store.trees.add(
+            self._emitter, chunks, deadline=deadline, attendance=said, number=number
+        )
 
     def _deliver(self, pending: _PendingTree, verdict: TreeVerdict) -> None:
         """Notify the emission of a tree of the server's answer."""

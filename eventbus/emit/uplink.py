@@ -27,7 +27,10 @@ What must always hold:
 - a provider that stops, or that fails to start, ends its own calls and emissions and no others;
 - an uplink that nobody uses any more is never joined: the last provider takes it out of the list before it first
   waits. A provider that starts meanwhile makes a new one, with a new name and connections of its own;
-- an uplink whose roles were ended from outside is not joined either;
+- an uplink whose roles were ended from outside is not joined either. Nobody waits there in silence: who waits
+  then gets an error, and so does whoever asks for an outcome later;
+- a role ends by the stop, or is started again, whatever is raised in it. What a signal handler raises there passes
+  on to the event loop, because it means the program;
 - in a forked process the list is empty. The parent's uplinks are kept there, untouched, because one that is thrown
   away would close the parent's connections;
 - an uplink belongs to its loop. One of a loop that was closed without a stop is forgotten with the loop;
@@ -58,7 +61,7 @@ import anyio
 from eventbus.emit.attendance import Attendance
 from eventbus.emit.reply_reader import ReplyReader
 from eventbus.emit.wait_list import WaitList
-from eventbus.errors import StoreError
+from eventbus.errors import ProviderStopped, StoreError
 from eventbus.model import clock
 from eventbus.settings.settings import Settings
 from eventbus.store.connection.connector import Connector
@@ -90,6 +93,8 @@ class Uplink:
         """How many providers have joined and not left."""
         self._numbers = itertools.count(1)
         self._job_prefix = f"{SHARD}-{self.id}-"
+        self.why_broken: str = ""
+        """Why no outcome comes any more, although providers may await some; `""` while the roles can run."""
         self._roles: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
@@ -113,6 +118,7 @@ class Uplink:
             self._roles = asyncio.create_task(
                 self._run_roles(), name="eventbus-uplink", context=contextvars.Context()
             )
+            self._roles.add_done_callback(self._on_roles_end)
 
     async def leave(self) -> None:
         """End the use by one provider; the last one closes the uplink, within a second without a server.
@@ -150,19 +156,42 @@ class Uplink:
         async with anyio.create_task_group() as roles:
             reader = self.reader
             for run in (reader.run_reader, reader.run_timeouts, reader.run_lookups, reader.keeper.run):
-                roles.start_soon(_keep_running, run, name=run.__qualname__)
+                roles.start_soon(self._keep_running, run, name=run.__qualname__)
             await self._stop.wait()
             roles.cancel_scope.cancel()
 
-
-async def _keep_running(role: Callable[[], Awaitable[None]]) -> None:
-    """Run a role, and start it again after an unexpected error, because emissions would wait for ever."""
-    while True:
-        try:
-            return await role()
-        except Exception:  # noqa: BLE001  (any error is logged, and the role goes on)
-            _log.exception("a role of the emitter failed, starting it again")
+    async def _keep_running(self, role: Callable[[], Awaitable[None]]) -> None:
+        """Run a role, and start it again after an unexpected error, because emissions would wait for ever."""
+        while True:
+            try:
+                return await role()
+            except (asyncio.CancelledError, GeneratorExit):  # the end of the roles, or of the loop
+                raise
+            except BaseException as error:  # noqa: BLE001  (any error is logged, and the role goes on)
+                _log.exception("a role of the emitter failed, starting it again")
+                if not isinstance(error, Exception):
+                    # A signal handler raised it, such as a KeyboardInterrupt: it means the program.
+                    self.loop.call_soon(_raise, error)
+            self.attendance.note_gap()  # what it had read and not told yet is lost
             await asyncio.sleep(1)  # an error that stays must not keep the loop busy
+
+    def _on_roles_end(self, roles: asyncio.Task[None]) -> None:
+        """Tell all who wait that no outcome comes any more, unless the last provider left."""
+        if self._stop.is_set():
+            return
+        error = None if roles.cancelled() else roles.exception()
+        how = "was cancelled from outside" if error is None else f"ended by {type(error).__name__}"
+        self.why_broken = (
+            f"the task {roles.get_name()!r}, which reads replies, {how}; stop the provider and start it again"
+        )
+        _log.error("no outcome comes any more", error=self.why_broken, exc_info=error)
+        for emission in [each for waiting in self.waits.jobs.values() for each in waiting]:
+            message = f"no outcome of {emission.event} comes: {self.why_broken}; the job goes on"
+            self.waits.forget(emission, ProviderStopped(message, job_id=emission.job_id))
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 class _Uplinks:

@@ -125,7 +125,7 @@ class EventWorker:
         self._clock: asyncio.TimerHandle | None = None
         """Runs while lifespans have time to be left; its end makes the next strike."""
         self._strikes = 0
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     @property
     def id(self) -> str:
@@ -330,7 +330,9 @@ class EventWorker:
                     self._is_entered = True
                     if self._strikes < 3:  # otherwise it was left behind, and its lifespan returned too late
                         await self._worker.run()
-                except Exception as error:
+                except asyncio.CancelledError:
+                    raise
+                except BaseException as error:  # one that a signal handler raised in a role, too
                     self._error = error
                     self._worker.teller.error("worker", error)
                     raise

@@ -5,17 +5,18 @@ Any other BaseException passes each `except Exception`, and ends a role of the w
 user's function goes through here, unless what calls it catches BaseException itself: the executor, an
 `Attempt` of flows, and the run of a durable function.
 
-What must always hold: a cancellation, and the end of a generator, pass as they are; so does what ends a run
-of a flow without being an error (`Passing`).
+What must always hold: a cancellation passes as it is, and so does the close of a coroutine that waits here,
+which is no GeneratorExit of the user's; so does what ends a run of a flow without being an error (`Passing`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import ParamSpec, TypeVar
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["Contained", "Passing", "contained", "contained_await", "original"]
+__all__ = ["Contained", "Passing", "as_exception", "contained", "contained_await", "original"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,20 +39,57 @@ def contained(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a plain function of the user's. Raises Contained for what is no Exception and no cancellation."""
     try:
         return function(*args, **kwargs)
-    except (Exception, asyncio.CancelledError, Passing):
+    except Exception:
         raise
     except BaseException as error:
-        raise Contained(error) from error
+        raise as_exception(error) from error
 
 
 async def contained_await(awaited: Awaitable[T]) -> T:
     """Await what a user's function returned. Raises Contained as `contained` does."""
     try:
-        return await awaited
-    except (Exception, asyncio.CancelledError, GeneratorExit, Passing):
+        return await _stepped(_await(awaited))
+    except Exception:
         raise
+    except _Closed as closed:
+        raise GeneratorExit from closed
     except BaseException as error:
-        raise Contained(error) from error
+        raise as_exception(error) from error
+
+
+def as_exception(error: BaseException) -> Exception:
+    """Return what the user's code raised as an Exception: itself, or a Contained. Raises what has to pass."""
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, (asyncio.CancelledError, Passing)):
+        raise error
+    return Contained(error)
+
+
+class _Closed(BaseException):
+    """The wait is closed from outside; a GeneratorExit of the user's code looks like that otherwise."""
+
+
+async def _await(awaited: Awaitable[T]) -> T:
+    return await awaited
+
+
+@types.coroutine
+def _stepped(work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Await `work` step by step. Raises _Closed if the wait is closed, and whatever `work` raises."""
+    step, given = work.send, None
+    while True:
+        try:
+            awaited = step(given)
+        except StopIteration as end:
+            return end.value
+        try:
+            given, step = (yield awaited), work.send
+        except GeneratorExit as closing:
+            work.close()
+            raise _Closed from closing
+        except BaseException as error:  # noqa: BLE001  (a cancellation, which goes where the work waits)
+            given, step = error, work.throw
 
 
 def original(error: BaseException) -> BaseException:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from eventbus.errors import DefinitionError, UnknownJob
+from eventbus.model.containment import as_exception
 
 __all__ = [
     "DEFAULT_GROUP",
@@ -48,7 +49,8 @@ def shown(value: object) -> str:
     """Return the repr of `value` for an error message, cut to 60 characters. Never raises."""
     try:  # text is cut first, so that a megabyte of it does not become a repr
         text = repr(value[: _SHOWN_LENGTH + 1] if isinstance(value, (str, bytes)) else value)
-    except Exception:  # noqa: BLE001  (the caller is about to report something else)
+    except BaseException as error:  # noqa: BLE001  (the caller is about to report something else)
+        as_exception(error)
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."
 

@@ -68,8 +68,14 @@ class TimerWheel:
         loop = asyncio.get_running_loop()
         self._timer = None
         now = loop.time() + 0.001  # a loop may call its timer up to 1 ms early (uvloop counts in ms)
-        while self._order and self._order[0] * _WIDTH <= now:
-            for target in self._buckets.pop(heapq.heappop(self._order)).values():
-                target.on_deadline()
-        if self._order and self._timer is None:
-            self._set_timer(loop)
+        left: list[HasDeadline] = []
+        try:
+            while self._order and self._order[0] * _WIDTH <= now:
+                left = [*reversed(self._buckets.pop(heapq.heappop(self._order)).values())]
+                while left:
+                    left.pop().on_deadline()
+        finally:  # also if a signal handler raised something: the others have their deadlines still
+            for target in reversed(left):
+                self.add(target, 0.0)
+            if self._order and self._timer is None:
+                self._set_timer(loop)

@@ -16,7 +16,7 @@ from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.names import shown
 from eventbus.settings.keywords import EmitOptions
 
-__all__ = ["Merging", "option_of_key", "read_merging"]
+__all__ = ["Merging", "option_beside", "option_of_key", "read_merging"]
 
 
 class Merging(msgspec.Struct, frozen=True):
@@ -35,14 +35,14 @@ def read_merging(options: EmitOptions) -> Merging | None:
     """Return what the options ask for, None if for nothing of this. Raises DefinitionError for
     contradictions.
     """
-    given = [name for name in ("throttle", "debounce") if getattr(options, name) is not None]
-    given += ["keep_last"] if options.keep_last else []
-    if not given:
+    if options.throttle is None and options.debounce is None and not options.keep_last:
         if options.longest is not None:
             raise DefinitionError(
                 f"longest belongs to debounce, got: {_named(options, 'longest')} without it"
             )
         return None
+    given = [name for name in ("throttle", "debounce") if getattr(options, name) is not None]
+    given += ["keep_last"] if options.keep_last else []
     option, *others = given
     forbidden = ["supersede", "reuse_failure"] if option == "throttle" else _FORBIDDEN
     others += [name for name in forbidden if not _is_absent(getattr(options, name))]
@@ -69,7 +69,11 @@ def option_of_key(options: EmitOptions) -> str:
 
     Raises DefinitionError for contradictions.
     """
-    merging = read_merging(options)
+    return option_beside(read_merging(options), options)
+
+
+def option_beside(merging: Merging | None, options: EmitOptions) -> str:
+    """Return the same as `option_of_key` to a caller who has read the merging of the options already."""
     if merging is not None or not options.supersede:
         return "" if merging is None else merging.option
     if options.reuse_failure:

@@ -105,18 +105,19 @@ class TreeStore:
         *,
         deadline: float,
         attendance: str = "",
+        number: int = 0,
         now: int | str = "",
     ) -> list[TreeVerdict]:
         """Add trees or chunks of them, and return a verdict for each chunk, in order.
 
-        `attendance`: see `Store.add`.
+        `attendance` and `number`: see `Store.add`.
         """
         arguments: list[Any] = [now, emitter, attendance, len(chunks)]
         for chunk in chunks:
             arguments.extend(chunk.head)
             arguments.extend(chain.from_iterable(chunk.rows))
             arguments.extend(chain.from_iterable(chunk.edges))
-        flat = await self._adder.script("graph", arguments, deadline=deadline)
+        flat = await self._adder.script("graph", arguments, deadline=deadline, number=number)
         return [TreeVerdict(*flat[i : i + 4]) for i in range(1, len(flat), 4)]
 
     async def checkpoint(

@@ -25,7 +25,7 @@ from eventbus.errors import (
     StoreCorrupt,
     Unrecoverable,
 )
-from eventbus.model.containment import contained, original
+from eventbus.model.containment import as_exception, contained, original
 from eventbus.model.redaction.hidden_around import hidden_around, note_forms_around
 from eventbus.model.redaction.hidden_values import NOTHING_HIDDEN, HiddenTexts
 from eventbus.model.redaction.places import find_hidden_in, plain
@@ -120,7 +120,8 @@ def mark_of(error: BaseException, name: str) -> Any:
     """Return what this package has noted at an error; None if nothing, also if its class cannot be asked."""
     try:
         return getattr(error, name, None)
-    except Exception:  # noqa: BLE001  (the user's `__getattr__`)
+    except BaseException as own:  # noqa: BLE001  (the user's `__getattr__`)
+        as_exception(own)
         return None
 
 

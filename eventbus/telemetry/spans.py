@@ -26,6 +26,7 @@ from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from eventbus.errors import HandlerError
+from eventbus.model.containment import as_exception
 from eventbus.model.later import Later
 from eventbus.model.redaction.hidden_around import hidden_around
 from eventbus.model.redaction.hidden_values import HiddenTexts
@@ -235,7 +236,8 @@ def baggage_around() -> str:
         return ""
     try:
         texts = [f"{quote_plus(str(name))}={quote_plus(str(value))}" for name, value in entries.items()]
-    except Exception:  # noqa: BLE001  (the user's __str__)
+    except BaseException as error:  # noqa: BLE001  (the user's __str__)
+        as_exception(error)
         return ""
     text = ",".join(texts)
     if len(text) > _MAX_BAGGAGE or len(texts) > _MAX_ENTRIES or max(map(len, texts)) > _MAX_ENTRY:

@@ -29,6 +29,7 @@ import anyio
 
 from eventbus import errors
 from eventbus.errors import PayloadError
+from eventbus.model.containment import as_exception
 
 __all__ = ["hide_frames", "short_stack", "short_traceback"]
 
@@ -69,7 +70,8 @@ def short_traceback(error: BaseException) -> str:
             frames = link.stack if is_ours else _shown(link.stack)
             link.stack = StackSummary.from_list([_unmarked(frame) for frame in frames])
         return "".join(report.format())
-    except Exception:  # noqa: BLE001  (the user's __str__ or __repr__)
+    except BaseException as own:  # noqa: BLE001  (the user's __str__ or __repr__)
+        as_exception(own)
         return ""
 
 

@@ -14,8 +14,7 @@ undone while it still runs; `run` never raises the function's error; a timeout c
 beginning.
 
 What a function came to is recorded with `outlast`: a cancellation in the moment between its end and its
-record would otherwise
-lose what it did, and then nobody undoes it.
+record would otherwise lose what it did, and then nobody undoes it.
 """
 
 from __future__ import annotations
@@ -40,14 +39,16 @@ PATIENCE = 1.0
 _log = get_logger("workflows")
 
 
-def begin_task(work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+def begin_task(
+    work: Coroutine[Any, Any, R], *, kind: type[asyncio.Task[Any]] = asyncio.Task
+) -> asyncio.Task[R]:
     """Make a task of `work` and run it up to its first wait; before Python 3.12, or with a task factory, it
     runs later.
     """
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
-        return asyncio.Task(work, loop=loop, eager_start=True)
-    return loop.create_task(work)
+        return kind(work, loop=loop, eager_start=True)
+    return loop.create_task(work) if kind is asyncio.Task else kind(work, loop=loop)
 
 
 async def wait_ended(tasks: Collection[asyncio.Task[Any]], patience: float | None = None) -> None:
@@ -70,21 +71,34 @@ async def wait_ended(tasks: Collection[asyncio.Task[Any]], patience: float | Non
         raise cancelled
 
 
-async def outlast(work: Coroutine[Any, Any, R], patience: float = PATIENCE) -> R:
+class _Lasting(asyncio.Task[R]):
+    """A task that goes on, for `PATIENCE` seconds at most, when whoever awaits it is cancelled.
+
+    asyncio raises a cancellation that such a wait did not take behind the end of the wait. That costs less
+    than a shield, whose future and callbacks each record of a flow would pay for.
+    """
+
+    _limit: asyncio.TimerHandle | None = None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Take no cancellation; but do not go on for ever."""
+        if self._limit is None and not self.done():
+            self._limit = self.get_loop().call_later(PATIENCE, super().cancel, msg)
+            self.add_done_callback(self._stop_limit)
+        return False
+
+    def _stop_limit(self, _: object) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+
+
+async def outlast(work: Coroutine[Any, Any, R]) -> R:
     """Return what `work` returns, or raise what it raises.
 
-    If this call is cancelled, `work` goes on, and the cancellation is raised behind its end, or after
-    `patience` seconds. An error of `work` is lost then: who is cancelled could do nothing about it.
+    If this call is cancelled, `work` goes on, and the cancellation is raised behind its end; after `PATIENCE`
+    seconds `work` is cancelled. An error of `work` is lost then: who is cancelled could do nothing about it.
     """
-    task = begin_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        try:
-            await wait_ended([task], patience)
-        finally:
-            let_go(task)
-        raise
+    return await begin_task(work, kind=_Lasting)
 
 
 def let_go(task: asyncio.Task[Any]) -> None:

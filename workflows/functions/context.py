@@ -94,7 +94,8 @@ class FlowContext(Generic[I]):
         name, and for a task whose retry rule contradicts the declared errors.
         """
         scope = self._run.scope("step")
-        return scope.expect(StepCall[Any](self._run, scope, self._task_of(call), args, kwargs))
+        made: StepCall[Any] = StepCall(self._run, scope, self._task_of(call), args, kwargs)
+        return scope.expect(made)  # made without `[Any]`, which costs as much as the rest of the call
 
     def sleep(self, delay: Duration) -> Awaitable[None]:
         """Sleep, in seconds, as a timedelta or a text such as "3 days". No worker waits meanwhile."""
@@ -116,7 +117,8 @@ class FlowContext(Generic[I]):
         limit = None if timeout is None else seconds(timeout, setting="the timeout of ctx.wait_for")
         scope = self._run.scope("wait_for")
         limit_ms = None if limit is None else round(limit * 1000)
-        return scope.expect(WaitCall[T](self._run, scope, signal, limit_ms))
+        made: WaitCall[T] = WaitCall(self._run, scope, signal, limit_ms)
+        return scope.expect(made)
 
     @overload
     def emit(

@@ -250,6 +250,9 @@ class FunctionRun(CodeRun):
 
     async def _happens(self, seconds: float | None, pause_ms: int | None) -> None:
         """Wait for something, at most so many seconds, or to the end of a pause by the recorder's clock."""
+        if seconds is None and pause_ms is None:
+            await self._something.wait()
+            return
         pause = None if pause_ms is None else begin_task(self.recorder.wait_until(pause_ms))
         if pause is not None:
             pause.add_done_callback(self._note_pause)

@@ -12,6 +12,7 @@ error from these records, so the errors are equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -200,9 +201,24 @@ decode_step: Callable[[bytes | str], StepRecord] = msgspec.json.Decoder(StepReco
 
 
 def hidden_in(given: Any, output: Any, state: Any = None) -> msgspec.Raw:
-    """Return the `hidden` of the message of a flow with these types of input, output and `ctx.state`."""
+    """Return the `hidden` of the message of a flow with these types of input, output and `ctx.state`.
+
+    The types of a workflow stay the same, and each of its flows asks; so the last ones are kept.
+    """
+    types_ = (given, output, state)
+    try:
+        hash(types_)
+    except TypeError:  # metadata of the user's, such as a list
+        return _find_hidden(*types_)
+    return _find_hidden_once(*types_)
+
+
+def _find_hidden(given: Any, output: Any, state: Any) -> msgspec.Raw:
     marks = encode_marks(i=given, result=output, state=state)
     return msgspec.Raw(marks) if marks else _NOT_HIDDEN
+
+
+_find_hidden_once = lru_cache(maxsize=256)(_find_hidden)
 
 
 def encode_message(message: FlowMessage) -> str:

@@ -37,6 +37,7 @@ from eventbus.model.codec.comparison import (
     reason,
     type_name,
 )
+from eventbus.model.containment import as_exception
 from eventbus.model.type_matching import is_untyped
 
 __all__ = ["MAX_DEPTH", "Codec"]
@@ -81,19 +82,22 @@ class Codec:
         """
         try:
             data = self._encode(value)
-        except Exception as error:
-            raise self._refusal(value, error) from error
+        except BaseException as error:
+            raise self._refusal(value, as_exception(error)) from error
         if len(data) > self.max_bytes:
             raise self._error(None, f"expected at most {self.max_bytes} bytes, got: {len(data)} bytes")
         try:
             arrived = self._decode(data)
             equal = arrived == value
-        except Exception as error:
-            raise self._refusal(value, error) from error
+        except BaseException as error:
+            raise self._refusal(value, as_exception(error)) from error
         if self._open and len(data) > 2 * MAX_DEPTH and is_too_deep(arrived, data):
             raise self._error(None, TOO_DEEP)
         if self._delicate or not equal:
-            found = self._difference(value, arrived, equal=equal)
+            try:
+                found = self._difference(value, arrived, equal=equal)
+            except BaseException as error:
+                raise self._refusal(value, as_exception(error)) from error
             if found is not None:
                 raise self._error(*found)
         return data
@@ -106,8 +110,8 @@ class Codec:
         """
         try:
             value = self._decode(data)
-        except Exception as error:
-            raise self._error(*reason(None, error)) from error
+        except BaseException as error:
+            raise self._error(*reason(None, as_exception(error))) from error
         if self._open and len(data) > 2 * MAX_DEPTH and is_too_deep(value, data):
             raise self._error(None, TOO_DEEP)
         return value

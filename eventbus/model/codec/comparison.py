@@ -21,6 +21,7 @@ from uuid import UUID
 
 import msgspec
 
+from eventbus.model.containment import as_exception
 from eventbus.model.type_matching import is_untyped
 
 __all__ = [
@@ -220,7 +221,8 @@ def _is_convertible(item: Any, *, models: bool) -> bool:
     try:
         parts = None if hasattr(item, "__pydantic_fields__") and not models else _pairs(item, item)
         return parts is not None or bool(msgspec.json.encode(item))
-    except Exception:  # noqa: BLE001  (the caller is already reporting an error)
+    except BaseException as error:  # noqa: BLE001  (the caller is already reporting an error)
+        as_exception(error)
         return False
 
 

@@ -100,6 +100,11 @@ class ReplicatedChannel:
             if isinstance(answer, BaseException) and not is_full:
                 raise answer
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a connection is open now."""
+        return self._channel.is_connected
+
     async def call(self, *command: str | bytes | float, deadline: float | None = None) -> Any:
         """Send one command, and return its reply once a replica has its writes. Tries once.
 

@@ -113,7 +113,7 @@ class RetryingCaller:
         self._known = known or KnownScripts(self._availability)
         self._saving = saving or watch_saving(channel.address)
         self._opening = asyncio.Lock()
-        self.line: RepeatLine = RepeatLine()
+        self.line: RepeatLine = RepeatLine(lambda: channel.is_connected)
         """The started calls whose order counts, and that were not sent at once, or failed."""
         self.openings: int = 0
         """How often this caller opened the shard. A call that is refused because the shard is not open need
@@ -128,13 +128,18 @@ class RetryingCaller:
         """The server's address, without a password."""
         return self._channel.address
 
-    async def script(self, name: str, arguments: list[Any], *, deadline: float | None = None) -> Any:
-        """Run a script; repeat until `deadline` (monotonic seconds), or for ever without one.
+    async def script(
+        self, name: str, arguments: list[Any], *, deadline: float | None = None, number: int = 0
+    ) -> Any:
+        """Run a script; repeat until `deadline` (monotonic seconds), or for ever without one. A call with a
+        `number` goes in its order, as one of `start`, and has a deadline.
 
         Raises StoreUnavailable after the deadline (`sent` is True if any try may have been
         carried out), and StoreRefused at once for a refusal that repeating cannot change.
         """
         try:
+            if number and deadline is not None:
+                return await self.start(name, arguments, deadline=deadline, read=_as_it_is, number=number)
             return await self.repeat(self.invoke(name, arguments), deadline)
         except StoreRefused as error:
             if error.code == "NOPERM":
@@ -260,6 +265,8 @@ class RetryingCaller:
         while True:
             now = clock.monotonic()
             decision = self._decide(error, invocation, deadline, now, pause, may_load=may_load)
+            if place is not None:
+                self.line.note_failed(place)
             if isinstance(decision, (SendAs, LoadLibrary)):
                 failed = await self._change_form(error, decision, invocation, deadline)
                 may_load = may_load and isinstance(decision, SendAs)
@@ -274,12 +281,16 @@ class RetryingCaller:
                 if why is None or not is_late:
                     why = error  # otherwise keep the earlier error: "no answer in time" tells the user less
                 if isinstance(decision, GiveUp):
+                    if place is not None and is_transient(error) and not self._channel.is_closed:
+                        await _wait_until(deadline)  # in its place: those behind it may not overtake it
                     raise _with_sent(why, self._channel.address, sent=sent) from why.__cause__
                 self.repeats += 1
-                if not await self._pause(place, decision.seconds, deadline):
-                    continue  # it is given up now
+                if place is None or self.line.is_first(place):
+                    await asyncio.sleep(decision.seconds)
                 if isinstance(decision, OpenShard):
                     await self._try_to_open(openings, deadline)
+                if place is not None and not await self._wait_behind(place, deadline):
+                    continue  # it is given up now
                 pause, may_load = min(2 * pause, _LAST_PAUSE), True
             openings, invocation.losses = self.openings, self._known.losses
             try:
@@ -297,16 +308,6 @@ class RetryingCaller:
         except TimeoutError:
             return False
         return True
-
-    async def _pause(self, place: Place | None, seconds: float, deadline: float | None) -> bool:
-        """Pause before the next try. Return False if the deadline came while it waited for others."""
-        if place is None:
-            await asyncio.sleep(seconds)
-            return True
-        self.line.note_failed()
-        if self.line.is_first(place):
-            await asyncio.sleep(seconds)
-        return await self._wait_behind(place, deadline)
 
     def _decide(
         self,
@@ -404,6 +405,17 @@ class RetryingCaller:
             self._availability.note_answer()
         if self._replicas.is_lost:
             self._replicas.note_answer()
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
+
+
+async def _wait_until(deadline: float | None) -> None:
+    """Wait until a deadline; not at all without one."""
+    left = 0.0 if deadline is None else deadline - clock.monotonic()
+    if left > 0:
+        await asyncio.sleep(left)
 
 
 def _is_away(error: StoreError) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from eventbus.errors import StoreError, StoreUnavailable
@@ -178,9 +179,11 @@ class StartedCall:
         self.result.add_done_callback(self._on_given_up)
 
     def _on_end(self, task: asyncio.Task[Any]) -> None:
-        if self._place is not None:
+        if (place := self._place) is not None:
             is_away = task.cancelled() or isinstance(task.exception(), StoreUnavailable)
-            self._caller.line.leave(self._place, is_answered=not is_away)
+            leave = partial(self._caller.line.leave, place, is_answered=not is_away)
+            # Behind what the end of the result calls: whoever sends a part of the call again keeps its place.
+            self.result.add_done_callback(lambda _: asyncio.get_running_loop().call_soon(leave))
         if task.cancelled():
             self.result.cancel()
         elif (error := task.exception()) is None:

@@ -18,7 +18,7 @@ local live, last, all = {}, nil, commands.try('HGETALL', watched)
 local is_gone = redis.call('EXISTS', stream) == 0 or not changes.is_on() -- somebody deleted the stream or the book
 if not all then return redis.error_reply('FOREIGN the key ' .. watched .. ' has a value of another program; delete it, and watch again') end
 for i = 1, #all, 2 do
-  if all[i] == '#' then last = all[i + 1] elseif (tonumber(all[i + 1]) or 0) > now then live[all[i]] = true end
+  if all[i] == '#' then last = changes.is_number(all[i + 1]) and all[i + 1] or nil elseif (tonumber(all[i + 1]) or 0) > now then live[all[i]] = true end
 end
 
 shard.begin_writing()

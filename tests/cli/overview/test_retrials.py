@@ -64,6 +64,43 @@ def test_a_failed_job_is_retried_once_and_a_waiting_one_removed(
     assert unknown.exit_code == 1
 
 
+def test_a_completed_job_runs_again_only_with_rerun(make_provider: MakeProvider, invoke: Invoke) -> None:
+    ran: list[int] = []
+
+    async def work(job: str | None) -> str:
+        """Let a worker run an emission, or the job that waits, to its end."""
+        async with make_provider() as provider:
+
+            @provider.on("order", retry=Retry(attempts=1))
+            async def handle(n: int) -> int:
+                ran.append(n)
+                return n + len(ran)
+
+            async with provider.worker() as worker:
+                if job is None:
+                    emission = provider.emit("order", 7)
+                    await emission
+                    return emission.job_id
+                await worker.wait_drained(provider.flush)
+                assert await provider.result(job) == 9
+            return job
+
+    job = asyncio.run(work(None))
+    refused = invoke("jobs", "retry", job)
+    assert refused.exit_code == 1
+    assert f"job {job} is completed; only one that failed or was cancelled is retried" in refused.stderr
+    assert "with --rerun one that completed" in refused.stderr
+    again = invoke("jobs", "retry", job, "--rerun")
+    assert (again.exit_code, again.stdout) == (0, f"job {job} waits for its turn again\n")
+    assert _count(invoke, "waiting") == 1
+    twice = invoke("jobs", "retry", job, "--rerun")
+    assert twice.exit_code == 1
+    assert f"job {job} is waiting" in twice.stderr
+    asyncio.run(work(job))
+    assert ran == [7, 7]
+    assert invoke("jobs", "retry", "0-none-1", "--rerun").exit_code == 1
+
+
 def test_all_failed_jobs_are_retried_after_their_count_was_said(
     make_provider: MakeProvider, invoke: Invoke
 ) -> None:

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 import redis
+from drivers.lowlevel import Mine, Reading
 from drivers.servers import Server, free_port
 
-from eventbus import EmitError, EventProvider
-from eventbus.emit import send_buffer
+from eventbus import Emission, EmitError, EventProvider, ProviderStopped
+from eventbus.emit import emitter, send_buffer
+from eventbus.lowlevel import Member, Tree
 from eventbus.model import clock
 from eventbus.store.connection import retrying
+from eventbus.store.tree_store import TreeStore
 
 MakeProvider = Callable[..., EventProvider]
 
@@ -157,6 +160,76 @@ async def test_what_was_emitted_into_an_outage_comes_once_and_in_order(
     emissions += provider.emit_many("ask", [_KB] * 500, reply=False)
     await asyncio.gather(*emissions)
     assert _waiting(away, prefix) == [each.job_id for each in emissions]
+
+
+async def test_trees_of_an_outage_take_four_calls_and_come_in_order(
+    provider: EventProvider, away: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tree is added in a tick of its own."""
+    monkeypatch.setattr(retrying, "_LAST_PAUSE", 0.1)
+    calls = _count_trees(monkeypatch)
+    mine = Mine(provider)
+    trees: list[Emission[Any]] = []
+    for number in range(300):
+        tree = Tree(f"t{number:03}", "mine", "x", [Member(f"t{number:03}/a", "mine")])
+        trees.append(mine.jobs.add(tree, Reading()))
+        await asyncio.sleep(0)
+    store: Any = provider._life.store  # pyright: ignore[reportPrivateUsage]
+    while store._caller.repeats < 3:  # noqa: ASYNC110  (each call but the first waits for its turn)
+        await asyncio.sleep(0.01)
+    assert len(calls) == 4
+    away.start()
+    await asyncio.gather(*[each.enqueued() for each in trees])
+    assert sum(calls) == 300
+    assert len(calls) < 12
+    with redis.Redis.from_url(away.url, decode_responses=True) as client:
+        (key,) = client.keys(f"{prefix}:*:ready:mine")
+        ready: Any = client.lrange(key, 0, -1)
+    assert [job for job in ready if job.endswith("/a")] == [f"t{number:03}/a" for number in range(300)]
+
+
+async def test_trees_that_wait_behind_the_four_calls_end_at_their_own_time(
+    provider: EventProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = _count_trees(monkeypatch)
+    mine = Mine(provider)
+    trees: list[Emission[Any]] = []
+    for number in range(20):
+        patience = 0.4 if number % 2 else 0.2  # too far from each other for one call
+        tree = Tree(f"t{number}", "mine", "x", [Member(f"t{number}/a", "mine")])
+        trees.append(mine.jobs.add(tree, Reading(), call_timeout=patience))
+        await asyncio.sleep(0)
+    failed = await asyncio.gather(*[each.enqueued() for each in trees], return_exceptions=True)
+    assert [getattr(each, "enqueued", True) for each in failed] == [False] * 20
+    assert len(calls) <= 8
+
+
+async def test_a_stop_ends_the_trees_that_wait(
+    provider: EventProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emitter, "_STOP_PATIENCE", 0.1)
+    mine = Mine(provider)
+    trees: list[Emission[Any]] = []
+    for number in range(9):
+        tree = Tree(f"t{number}", "mine", "x", [Member(f"t{number}/a", "mine")])
+        trees.append(mine.jobs.add(tree, Reading()))
+        await asyncio.sleep(0)
+    waits = asyncio.gather(*[each.enqueued() for each in trees], return_exceptions=True)
+    await provider.stop()
+    assert {type(each) for each in await waits} <= {EmitError, ProviderStopped}
+
+
+def _count_trees(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many trees each call had, as far as it came."""
+    sizes: list[int] = []
+    add = TreeStore.add
+
+    async def note(self: TreeStore, emitter: str, chunks: Any, **given: Any) -> Any:
+        sizes.append(len(chunks))
+        return await add(self, emitter, chunks, **given)
+
+    monkeypatch.setattr(TreeStore, "add", note)
+    return sizes
 
 
 def _waiting(server: Server, prefix: str) -> list[str]:

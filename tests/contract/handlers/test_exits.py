@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any
 
 import msgspec
+import pydantic
 import pytest
+from opentelemetry.baggage import set_baggage
+from opentelemetry.context import attach, detach
 
-from eventbus import Batch, Event, EventProvider, HandlerError, JobFailure, PayloadError, Retry
+from eventbus import (
+    Batch,
+    DefinitionError,
+    Event,
+    EventProvider,
+    HandlerError,
+    JobFailure,
+    Limit,
+    PayloadError,
+    Retry,
+)
 from eventbus.lowlevel import contained, contained_await
 
 MakeProvider = Callable[..., EventProvider]
@@ -23,7 +37,7 @@ class Odd(BaseException):
     """No Exception, as those of test frameworks."""
 
 
-EXITS = [SystemExit(0), SystemExit("gone"), KeyboardInterrupt(), Odd("odd")]
+EXITS = [SystemExit(0), SystemExit("gone"), KeyboardInterrupt(), Odd("odd"), GeneratorExit()]
 
 
 class Leaving(msgspec.Struct):
@@ -136,9 +150,137 @@ async def test_a_payload_that_exits_when_it_is_made_fails_its_job(
         async with provider.worker():
             with pytest.raises(HandlerError) as caught:
                 await emission
-            assert told(error) in str(caught.value)
+            assert told(error).removeprefix(f"{__name__}.") in str(caught.value)
             assert await provider.emit("stay", 2) == 2
     leaving.clear()
+
+
+@pytest.mark.parametrize("error", EXITS, ids=repr)
+async def test_what_an_emission_calls_and_exits_refuses_the_emission(
+    make_provider: MakeProvider, error: BaseException
+) -> None:
+    """Otherwise a SystemExit ends the event loop of the emitter."""
+
+    def exits(*_: Any) -> Any:
+        raise error
+
+    class Equal(msgspec.Struct, eq=False):
+        number: int = 1
+
+        def __eq__(self, other: object) -> bool:
+            raise error
+
+        __hash__ = None  # type: ignore[assignment]
+
+    class Model(pydantic.BaseModel):
+        number: int = 1
+
+        @pydantic.field_validator("number")
+        @classmethod
+        def check(cls, number: int) -> int:
+            if leaving:
+                raise leaving[0]
+            return number
+
+        @pydantic.field_serializer("number")
+        def write(self, number: int) -> int:
+            if leaving and number == 2:
+                raise leaving[0]
+            return number
+
+    class Text(str):
+        __slots__ = ()
+
+        def __repr__(self) -> str:
+            raise error
+
+    leaving.clear()
+    made, written, left = Model(), Model(number=2), Leaving(-1)
+    provider = make_provider()
+    async with provider:
+        leaving.append(error)
+        asked: list[tuple[Event[Any, Any], Any]] = [
+            (Event("keyed", key=exits), 1),
+            (Event("limited", limit=Limit(at_once=1, by=exits)), 1),
+            (Event("struct", payload=Leaving), left),
+            (Event("equal", payload=Equal), Equal()),
+            (Event("model", payload=Model), made),
+            (Event("written", payload=Model), written),
+        ]
+        for event, payload in asked:
+            with pytest.raises(PayloadError, match=type(error).__name__):
+                provider.emit(event, payload)
+            with pytest.raises(PayloadError, match=type(error).__name__):
+                provider.emit_many(event, [payload])
+        with pytest.raises(DefinitionError):
+            provider.emit("stay", 1, idempotency_key=Text("x" * 600))
+        leaving.clear()
+        with baggage_of(error):
+            await provider.emit("stay", 1, reply=False)
+
+
+@contextlib.contextmanager
+def baggage_of(error: BaseException) -> Generator[None]:
+    """Let the baggage around have a value whose text cannot be made."""
+
+    class Exits:
+        def __str__(self) -> str:
+            raise error
+
+    token = attach(set_baggage("k", Exits()))
+    try:
+        yield
+    finally:
+        detach(token)
+
+
+@pytest.mark.parametrize("error", EXITS, ids=repr)
+async def test_a_result_that_exits_when_it_is_read_fails_its_waiter_alone(
+    make_provider: MakeProvider, error: BaseException
+) -> None:
+    provider = make_provider()
+    leaving.clear()
+
+    @provider.on(Event("leave", result=Leaving))
+    async def leave(payload: Any) -> Leaving:
+        return Leaving(-1)
+
+    async with provider, provider.worker():
+        emission = provider.emit("leave", 1)
+        await emission.enqueued()
+        while not emission.done():  # noqa: ASYNC110  (nobody asks for the result yet)
+            await asyncio.sleep(0.01)
+        leaving.append(error)
+        with pytest.raises(PayloadError, match=type(error).__name__):
+            await emission
+        leaving.clear()
+        assert await provider.emit("leave", 1) == Leaving(-1)
+
+
+async def test_a_wait_that_is_closed_is_no_error_of_the_users() -> None:
+    """A loop that ends closes its tasks: the code inside gets the GeneratorExit, and may clean up."""
+    seen: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            seen.append("cleaned up")
+
+    wait = contained_await(waits())
+    wait.send(None)
+    wait.close()
+    assert seen == ["cleaned up"]
+    wait = contained_await(_stays())
+    wait.send(None)
+    with pytest.raises(RuntimeError, match="ignored GeneratorExit"):
+        wait.close()
+
+
+async def _stays() -> None:
+    for _ in range(2):
+        with contextlib.suppress(GeneratorExit):
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("when", ["made", "entered", "left"])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 import anyio
 import pytest
 from leaks import find_tasks
 
-from eventbus import Event, EventProvider, SignalRefused
+from eventbus import Event, EventProvider, ProviderStopped, SignalRefused
+from eventbus.dashboard import Dashboard
 from eventbus.runtime.clean_up import run_to_end
 from workflows import (
     FlowCancelled,
@@ -172,6 +174,104 @@ async def test_a_provider_closes_all(
     await cut_off(use, kind)
     await until(lambda: len(admin("CLIENT", "LIST").splitlines()) == before, "each connection is closed")
     await until(lambda: find_tasks() == tasks, "each task has ended")
+
+
+@every_kind
+@pytest.mark.parametrize("how", ["opening", "told"])
+async def test_a_stream_of_the_dashboard_closes_its_watch(
+    make_provider: MakeProvider, admin: Callable[..., Any], until: Until, how: str, kind: str
+) -> None:
+    """As a server of ASGI cuts off a request whose browser has gone."""
+    provider = make_provider()
+    dashboard = Dashboard(provider, insecure_allow_anyone=True)
+    scope = {
+        "type": "http", "method": "GET", "path": "/api/v1/stream", "raw_path": b"/api/v1/stream",
+        "root_path": "", "scheme": "http", "query_string": b"", "headers": [(b"host", b"localhost")],
+        "http_version": "1.1", "server": ("localhost", 80), "client": ("127.0.0.1", 1),
+    }  # fmt: skip
+
+    async def use(begun: asyncio.Event) -> None:
+        async def receive() -> dict[str, Any]:
+            await asyncio.Event().wait()
+            raise AssertionError("nobody sets it")
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message.get("body"):
+                begun.set()
+
+        if how == "opening":
+            begun.set()
+        await dashboard(scope, receive, send)
+
+    async with provider:
+        await provider.emit("asked", reply=False).enqueued()
+        for _ in range(3):
+            await cut_off(use, kind)
+        await until(lambda: "-changes " not in admin("CLIENT", "LIST"), "each connection is closed")
+        await until(lambda: not named("watch"), "each task has ended")
+        assert not dashboard._desk.places._taken  # pyright: ignore[reportPrivateUsage]
+
+
+@every_kind
+@pytest.mark.parametrize("what", ["sync", "result", "threads"])
+async def test_a_call_of_a_thread_that_is_cut_off_leaves_nothing(
+    make_provider: MakeProvider, admin: Callable[..., Any], until: Until, what: str, kind: str
+) -> None:
+    """The thread waits on, as threads do; with the stop of the provider its call ends, and all it opened."""
+    before, tasks = len(admin("CLIENT", "LIST").splitlines()), find_tasks()
+    ended: list[BaseException] = []
+
+    async def use(begun: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+
+        def block() -> None:
+            try:
+                emission = provider.sync.emit("asked", 1, reply_timeout=None)
+                emission.enqueued()
+                loop.call_soon_threadsafe(begun.set)
+                if what == "sync":
+                    emission.result()
+                else:
+                    provider.sync.result(emission.job_id)
+            except BaseException as error:
+                ended.append(error)
+                raise
+
+        async with provider:
+            if what == "threads":
+                await asyncio.gather(*(asyncio.to_thread(block) for _ in range(3)))
+            else:
+                await asyncio.to_thread(block)
+
+    provider = make_provider()
+    await cut_off(use, kind)
+    await until(lambda: len(ended) == (3 if what == "threads" else 1), "each call has ended")
+    assert {type(each) for each in ended} == {ProviderStopped}
+    await until(lambda: len(admin("CLIENT", "LIST").splitlines()) == before, "each connection is closed")
+    await until(lambda: find_tasks() == tasks, "each task has ended")
+
+
+@every_kind
+async def test_a_call_of_a_thread_whose_time_is_over_is_cut_off_in_the_loop(
+    make_provider: MakeProvider, until: Until, kind: str
+) -> None:
+    """The loop of a thread of its own goes on, and `close` ends it, whatever its caller is cut off by."""
+    provider = make_provider()
+
+    async def use(begun: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+
+        def block() -> None:
+            with pytest.raises(TimeoutError):
+                provider.sync.emit("asked", 1, reply_timeout=None).result(timeout=0.05)
+            loop.call_soon_threadsafe(begun.set)
+
+        await asyncio.to_thread(block)
+        await for_ever(begun)
+
+    await cut_off(use, kind)
+    await asyncio.to_thread(provider.sync.close)
+    await until(lambda: "eventbus-sync" not in {each.name for each in threading.enumerate()}, "it has ended")
 
 
 async def test_a_worker_in_a_task_group_of_a_lifespan_that_fails_ends_its_processes(

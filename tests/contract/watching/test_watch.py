@@ -304,3 +304,22 @@ async def test_a_flow_and_its_steps_are_watched_by_their_queues(make_provider: M
         assert {each.queue for each in seen} == {"workflow.order"}
         every = await _take(everything, len(seen))
         assert {each.queue for each in every} <= {"workflow.order", "workflow.order.steps"}
+
+
+@pytest.mark.parametrize("last", ["nan", "\xff", "1" * 30, "-5", ""])
+async def test_a_damaged_number_of_the_last_change_holds_up_no_job_and_is_made_anew(
+    worker: EventProvider, admin: Callable[..., Any], prefix: str, last: str
+) -> None:
+    async with worker.watch(DOUBLED) as watch:
+        position = watch.position
+        admin("HSET", f"{prefix}:2:{{0}}:watched", "#", last)
+        assert await worker.emit(DOUBLED, 4) == 8
+    async with worker.watch(DOUBLED, since=position) as watch:
+        assert await worker.emit(DOUBLED, 5) == 10
+        assert sorted(_shown(await _take(watch, 6)))[1:] == [
+            "claimed",
+            "completed",
+            "drained",
+            "missed",
+            "progress",
+        ]

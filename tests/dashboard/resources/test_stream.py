@@ -194,3 +194,24 @@ async def test_nothing_is_told_while_nobody_looks_and_a_provider_that_is_not_sta
     await provider.stop()
     for path in ("/api/v1/stream", "/tail"):
         assert (await client.get(path)).status_code == 503
+
+
+@pytest.mark.parametrize("kind", ["watched", "changes"])
+async def test_a_damaged_key_of_the_watch_is_told(
+    provider: EventProvider, open_dashboard: Open, admin: Callable[..., Any], prefix: str, kind: str
+) -> None:
+    """A browser would try again for ever after a 503."""
+    client = open_dashboard(provider)
+    key = f"{prefix}:2:{{0}}:{kind}"
+    assert (await client.get("/tail")).status_code == 200
+    admin("DEL", key)
+    admin("SADD", key, "x")
+    page = await client.get("/tail")
+    assert page.status_code == 200
+    assert "the changes cannot be read" in page.text
+    assert "tail.js" not in page.text
+    if kind == "watched":
+        answer = await client.get("/api/v1/stream")
+        assert (answer.status_code, answer.json()["title"]) == (409, "not possible in this state")
+    admin("DEL", key)
+    assert "the changes cannot be read" not in (await client.get("/tail")).text

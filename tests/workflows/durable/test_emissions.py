@@ -277,3 +277,51 @@ async def test_an_emission_whose_options_cannot_be_is_refused_at_its_call(option
     flow = RecordedFlow(function)
     assert _output(await flow.activate()) == "word"
     assert [kind for kind, _, _ in flow.told] == ["step"]
+
+
+class Receipt(msgspec.Struct):
+    number: int
+
+
+asked_for = Event("asked.for", payload=int, result=Receipt)
+told_only = Event("told.only", payload=int, result=Receipt, reply=False)
+to_groups = Event("to.groups", payload=int, result=Receipt, default=False)
+
+
+@pytest.mark.parametrize("event", [asked_for, told_only, to_groups, "asked.for"])
+async def test_awaiting_an_emission_without_a_reply_waits_only_until_it_is_sent(
+    make_provider: Callable[..., EventProvider], event: Any
+) -> None:
+    """It gives None, as the emission of a provider does, though the event has a type of result."""
+    options: dict[str, Any] = {} if event in (told_only, to_groups) else {"reply": False}
+
+    @durable("tells")
+    async def tells(ctx: FlowContext[None]) -> list[Any]:
+        alone = await ctx.emit(event, 1, **options)
+        (together, _) = await ctx.gather(ctx.emit(event, 2, **options), ctx.step(word))
+        replied = await ctx.emit(asked_for, 3, reply=True)
+        return [alone, together, replied.number]
+
+    seen: list[Any] = []
+    tells_in_steps = Workflow[None, Any]("tells.in.a.step")
+
+    @tells_in_steps.step()
+    async def tell(ctx: StepContext[None]) -> None:
+        many = ctx.emit_many(event, [2], **options)
+        seen.extend([await ctx.emit(event, 1, **options), *[await each for each in many]])
+
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(tells)
+    flows.register(tells_in_steps)
+    for each in (asked_for, told_only):
+
+        @provider.on(each)
+        async def answer(number: int) -> Receipt:
+            return Receipt(number)
+
+    async with provider, provider.worker():
+        handle = await flows.execute(tells, None)
+        assert await handle.result() == [None, None, 3]
+        await (await flows.execute(tells_in_steps, None)).result()
+        assert seen == [None, None]

@@ -125,7 +125,7 @@ class EmitCall(StepCall[R]):
             options["reply"] = False
         emission = self.run.around.tools.emit(self._event, self._payload, **options)
         await emission.enqueued()
-        return None if self.is_sent_only else await emission
+        return await emission if self._has_outcome else None
 
     def read(self, record: Record) -> tuple[Any, BaseException | None]:
         """Return the outcome of the event, or its error, which is that of an emission."""
@@ -165,7 +165,17 @@ class EmitCall(StepCall[R]):
     @property
     def codec(self) -> Codec:
         """The codec of the outcome."""
-        return _codec(None if self.is_sent_only else self._event, self.run.max_bytes)
+        return _codec(self._event if self._has_outcome else None, self.run.max_bytes)
+
+    @property
+    def _has_outcome(self) -> bool:
+        """Whether awaiting it gives the outcome of the event, and not only that its job is in the server."""
+        if self.is_sent_only:
+            return False
+        reply = self._options.get("reply")
+        if isinstance(self._event, str):  # the definition, which the provider has, is not known here
+            return reply is not False
+        return self._event.reply if reply is None else reply and self._event.default
 
     def judge(self, attempts: int, error: BaseException) -> tuple[float | None, BaseException]:
         """Emit again only if it is not known to be in the server: the event's own rule has tried the rest."""

@@ -31,7 +31,7 @@ from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.desk.queues import find_queue, queue_target
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
-from eventbus.errors import ProviderStopped, StoreError
+from eventbus.errors import ProviderStopped, StoreError, StoreRefused
 from eventbus.model import clock
 
 __all__ = ["ChangeView", "Slice", "TailPage", "TailQuery", "open_slice", "read_tail"]
@@ -40,6 +40,11 @@ SLICE_SECONDS = 5.0
 _NEWEST = 100
 _AT_ONCE = 100
 _TYPE = re.compile(r"([A-Za-z_][\w.]*): ")
+_DAMAGED = ("FOREIGN", "WRONGTYPE")
+_UNREADABLE = (
+    "the changes cannot be read: one of the keys watched, changes and queues of the shard in the server has a "
+    "value of another program; delete it, and look again"
+)
 _QUEUE_CHANGES = ("drained", "paused", "resumed", "missed")
 
 
@@ -71,10 +76,11 @@ class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TailPage(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest changes, the newest first, and the position behind them."""
+    """The newest changes, the newest first, and the position behind them. `problem`: why none can be read."""
 
     changes: list[ChangeView]
     position: str
+    problem: str = ""
 
 
 class Slice:
@@ -165,10 +171,15 @@ class _Sight:
 
 async def open_slice(desk: Desk, caller: Caller, query: TailQuery) -> Slice:
     """Begin a slice. Raises Problem: 404 for an event that the caller may not see, 429 if there are
-    too many.
+    too many, 409 if a key of the watch is damaged.
     """
     found = Slice(desk, caller, _watch(desk, caller, query))
-    await found.open()
+    try:
+        await found.open()
+    except StoreRefused as error:
+        if error.code not in _DAMAGED:
+            raise
+        raise Problem(409, _UNREADABLE) from error  # a browser that tries again finds the same
     return found
 
 
@@ -180,6 +191,10 @@ async def read_tail(desk: Desk, caller: Caller, query: TailQuery) -> TailPage:
     try:
         async with asyncio.timeout(READ_SECONDS):
             found = await watch.newest(_NEWEST * 5)
+    except StoreRefused as error:
+        if error.code not in _DAMAGED:
+            raise
+        return TailPage(changes=[], position="", problem=_UNREADABLE)
     finally:
         await watch.aclose()
     seen = [sight.view(change) for change in reversed(found) if sight.may_see(change)]

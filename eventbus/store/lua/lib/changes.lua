@@ -38,12 +38,18 @@ function changes.set(is_on)
   redis.call('HSET', KEYS[1], '*', string.sub(header, 1, 1) .. string.char(string.byte(header, 2) + (is_on and 1 or -1)) .. string.sub(header, 3))
 end
 
+-- Whether `#` can be counted on from. Somebody may have written something else there: then nothing is told until
+-- somebody watches again, and no call fails for it.
+function changes.is_number(text)
+  return text and #text < 17 and string.match(text, '^%d+$') ~= nil
+end
+
 local function is_watched(queue)
   local scope = string.match(queue, '^[^@]*')
   scopes = scopes or {}
   if scopes[scope] == nil and is_told then
     local found, now = commands.try('HMGET', shard.root .. ':watched', '#', '*', scope), args.read_now('')
-    if not found or not found[1] then changes.set(false) end
+    if not found or not changes.is_number(found[1]) then changes.set(false) end
     scopes[scope] = found and ((tonumber(found[2]) or 0) > now or (tonumber(found[3]) or 0) > now)
   end
   return is_told and scopes[scope]
