@@ -77,19 +77,20 @@ async def _await(awaited: Awaitable[T]) -> T:
 @types.coroutine
 def _stepped(work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
     """Await `work` step by step. Raises _Closed if the wait is closed, and whatever `work` raises."""
-    step, given = work.send, None
+    given: Any = None
+    failed: BaseException | None = None
     while True:
         try:
-            awaited = step(given)
+            awaited = work.send(given) if failed is None else work.throw(failed)
         except StopIteration as end:
             return end.value
         try:
-            given, step = (yield awaited), work.send
+            given, failed = (yield awaited), None
         except GeneratorExit as closing:
             work.close()
             raise _Closed from closing
         except BaseException as error:  # noqa: BLE001  (a cancellation, which goes where the work waits)
-            given, step = error, work.throw
+            given, failed = None, error
 
 
 def original(error: BaseException) -> BaseException:
