@@ -8,9 +8,11 @@ import threading
 from contextvars import ContextVar
 from typing import Any
 
+import anyio
 import pytest
 
-from workflows.execution.attempt import Attempt, Ended, StillRuns
+from workflows.execution import attempt
+from workflows.execution.attempt import Attempt, Ended, StillRuns, outlast
 from workflows.execution.environment import in_thread
 
 
@@ -239,3 +241,62 @@ async def test_a_thread_that_is_cancelled_twice_is_left_alone() -> None:
     with pytest.raises(StillRuns):
         await task
     go_on.set()
+
+
+@pytest.mark.parametrize("kind", ["once", "twice", "anyio"])
+@pytest.mark.parametrize("error", [None, ValueError("lost")], ids=["returns", "raises"])
+async def test_what_outlasts_a_cancellation_ends_before_it_is_raised(
+    kind: str, error: Exception | None
+) -> None:
+    begun, go, seen, scope = asyncio.Event(), asyncio.Event(), list[str](), anyio.CancelScope()
+
+    async def work() -> int:
+        begun.set()
+        await go.wait()
+        seen.append("done")
+        if error is not None:
+            raise error
+        return 1
+
+    async def run() -> None:
+        with scope:
+            try:
+                await outlast(work())
+            finally:
+                seen.append("caller")
+
+    task = asyncio.create_task(run())
+    await begun.wait()
+    if kind == "anyio":
+        scope.cancel()
+    else:
+        task.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    if kind == "twice":
+        task.cancel()
+        await asyncio.sleep(0)
+    assert not seen
+    go.set()
+    await asyncio.wait({task})
+    assert seen == ["done", "caller"]
+    assert task.cancelled() or (kind == "anyio" and task.exception() is None)
+
+
+async def test_what_outlasts_a_cancellation_does_not_do_so_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "PATIENCE", 0.05)
+    task = asyncio.create_task(outlast(asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task}, timeout=20)
+    assert task.cancelled()
+
+
+async def test_without_a_cancellation_the_outcome_is_that_of_the_work() -> None:
+    async def fail() -> None:
+        raise ValueError("own")
+
+    assert await outlast(asyncio.sleep(0, 5)) == 5
+    with pytest.raises(ValueError, match="own"):
+        await outlast(fail())
