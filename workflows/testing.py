@@ -126,9 +126,9 @@ class InlineHandle(Generic[O]):
         function waits for it.
 
         Of several with the same `signal_id` one counts, whatever became of it; `call_timeout` is accepted
-        and ignored. Raises DefinitionError for a signal that nothing in the flow waits for, PayloadError for a payload
-        that does not fit, and SignalRefused if the flow has ended or is stopping, or is one of a state
-        machine, which takes triggers.
+        and ignored. Raises DefinitionError for a signal that nothing in the flow waits for, PayloadError for
+        a payload that does not fit, and SignalRefused if the flow has ended or is stopping, or is one of a
+        state machine, which takes triggers.
         """
         flow, name = self._flow, signal if isinstance(signal, str) else signal.name
         if not isinstance(flow, (InlineFlow, InlineDurable)):
@@ -150,9 +150,10 @@ class InlineHandle(Generic[O]):
     ) -> None:
         """Fire a transition of a state machine that waits for it.
 
-        Of several with the same `trigger_id` one counts; `call_timeout` is accepted and ignored. Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload
-        that does not fit, UsageError for a flow of another kind, and SignalRefused if the machine does not
-        accept it now, has ended or is stopping.
+        Of several with the same `trigger_id` one counts; `call_timeout` is accepted and ignored. Raises
+        DefinitionError for a transition that the machine does not have, PayloadError for a payload that does
+        not fit, UsageError for a flow of another kind, and SignalRefused if the machine does not accept it
+        now, has ended or is stopping.
         """
         flow, name = self._flow, transition if isinstance(transition, str) else transition.name
         if not isinstance(flow, InlineMachine):

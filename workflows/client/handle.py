@@ -243,9 +243,10 @@ class FlowHandle(Generic[O]):
 
         It is recorded only if the place of the machine accepts it now, and then the place is closed: of two
         triggers one fires. Of several with the same `trigger_id`, which has no spaces, one counts, as long as
-        it is one of the last 100 signals and triggers that the flow was sent. A name in place of a transition needs no
-        definition here; its payload is then checked by the worker. If the guard of the transition is false,
-        or the payload does not fit there, the report of the flow says `refused`, and the machine stays.
+        it is one of the last 100 signals and triggers that the flow was sent. A name in place of a transition
+        needs no definition here; its payload is then checked by the worker. If the guard of the transition is
+        false, or the payload does not fit there, the report of the flow says `refused`, and the machine
+        stays.
 
         Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload
         that does not fit, UsageError for a `trigger_id` of more than 256 bytes, SignalRefused if the machine

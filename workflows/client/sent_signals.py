@@ -39,7 +39,9 @@ _MACHINE = "takes triggers and no signals; use trigger({name!r}, ...)"
 
 
 class SignalSender:
-    """Sends signals and triggers to the flows of one provider. `call_timeout` is how long all that is asked may take."""
+    """Sends signals and triggers to the flows of one provider. `call_timeout` is how long all that is asked
+    may take.
+    """
 
     def __init__(self, jobs: JobClient, registry: StepRegistry, find_graph: _FindGraph) -> None:
         """`find_graph(workflow, version, call_timeout=...)` returns the graph that a worker told; None
