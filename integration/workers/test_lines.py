@@ -147,12 +147,12 @@ def test_workers_killed_in_turn_cost_no_line(
 ) -> None:
     count, deaths = 20_000, 3
     lines = orders(count)
-    workers = [start_worker(server, lease="1s", keep_completed=KEEP) for _ in range(2)]
+    workers = [start_worker(server, lease="3s", keep_completed=KEEP) for _ in range(2)]
     emit = run("emit", "price", "--lines", lines, "--await", url=server.url)
     for death in range(deaths):
         wait_out(emit, (death + 1) * count // (deaths + 1))
         workers.pop(0).kill()
-        workers.append(start_worker(server, lease="1s", keep_completed=KEEP))
+        workers.append(start_worker(server, lease="3s", keep_completed=KEEP))
     check_answered(emit, count)
     check_ended(server, journal, count)
     assert sum(journal.runs().values()) <= count + 100 * deaths

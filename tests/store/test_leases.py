@@ -36,7 +36,7 @@ async def test_after_a_lost_a_missing_or_a_foreign_answer_the_next_renewal_conne
     first: bytes | None,
 ) -> None:
     async with FakeServer(_in_turn(first, b"*3\r\n*1\r\n$1\r\na\r\n*0\r\n*0\r\n")) as server:
-        leases = _leases(server, timeout=5.0 if first is not None else 0.05)
+        leases = _leases(server, timeout=5.0 if first is not None else 0.5)
         with pytest.raises(StoreError) as caught:
             await asyncio.to_thread(_renew, leases)
         assert not isinstance(caught.value, StoreRefused)

@@ -201,7 +201,7 @@ async def test_loading_ends_at_the_deadline_of_its_call() -> None:
     async with FakeServer(lambda command: _UNKNOWN if command[0] == "FCALL" else None) as server:
         caller, channel = _caller(server)
         with pytest.raises(StoreUnavailable) as caught:
-            await caller.script("sweep", [], deadline=time.monotonic() + 0.1)
+            await caller.script("sweep", [], deadline=time.monotonic() + 1)
         assert not caught.value.sent
         await channel.aclose()
 

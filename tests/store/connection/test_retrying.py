@@ -128,7 +128,7 @@ async def test_a_lost_connection_is_opened_again_and_the_call_repeated() -> None
 
 async def test_a_silent_server_is_given_up_and_the_call_repeated() -> None:
     async with FakeServer(_in_turn(None, OK)) as server:
-        caller, channel = _caller(server.url, answer_timeout=0.03)
+        caller, channel = _caller(server.url, answer_timeout=0.5)
         assert await caller.command("SET", "a", "1") == "OK"
         assert server.connections == 2
         await channel.aclose()
@@ -137,7 +137,7 @@ async def test_a_silent_server_is_given_up_and_the_call_repeated() -> None:
 async def test_without_a_server_a_call_ends_at_its_deadline_as_not_sent() -> None:
     caller, channel = _caller(f"redis://127.0.0.1:{free_port()}")
     with pytest.raises(StoreUnavailable) as caught:
-        await caller.command("SET", "a", "1", deadline=_soon(0.3))
+        await caller.command("SET", "a", "1", deadline=_soon(1.0))
     assert not caught.value.sent
     assert caller.repeats > 1
     await channel.aclose()
@@ -147,7 +147,7 @@ async def test_a_call_that_was_sent_once_may_have_been_carried_out_whatever_came
     async with FakeServer(_in_turn(CLOSE, _error(_REFUSALS["LOADING"]))) as server:
         caller, channel = _caller(server.url)
         with pytest.raises(StoreUnavailable) as caught:
-            await caller.command("SET", "a", "1", deadline=_soon(0.3))
+            await caller.command("SET", "a", "1", deadline=_soon(1.0))
         assert caught.value.sent
         await channel.aclose()
 
@@ -278,7 +278,7 @@ async def test_a_started_call_that_meets_trouble_is_repeated_as_any_other(
     fault: bytes | None, received: list[str], connections: int
 ) -> None:
     async with FakeServer(_in_turn(OK, fault, OK)) as server:
-        caller, channel = _caller(server.url, answer_timeout=0.05)
+        caller, channel = _caller(server.url, answer_timeout=0.5)
         await caller.command("PING")
         assert await _start(caller) == ("read", "OK")
         assert [each[0] for each in server.received[1:]] == received
