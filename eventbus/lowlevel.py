@@ -47,14 +47,20 @@ from eventbus.handlers.saved import read_saved, saved_text
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.job_client import JobClient
 from eventbus.model import clock
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec.codec import Codec, json_values
 from eventbus.model.containment import Passing, contained, contained_await, original
 from eventbus.model.durations import LONGEST, Duration, milliseconds, seconds
 from eventbus.model.emits import Emits
 from eventbus.model.keep import KeepGiven, check_keep
 from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
-from eventbus.model.redaction.hidden_around import hide_around, is_quoting, note_around
+from eventbus.model.redaction.hidden_around import (
+    hidden_around,
+    hide_around,
+    is_quoting,
+    note_around,
+    note_body_around,
+)
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.marks import encode_marks
 from eventbus.model.redaction.places import blank, record_places
@@ -196,6 +202,7 @@ __all__ = [
     "find",
     "get_logger",
     "give_back",
+    "hidden_around",
     "hidden_of",
     "hide_around",
     "hide_frames",
@@ -210,6 +217,7 @@ __all__ = [
     "is_quoting",
     "is_settled_below",
     "is_untyped",
+    "json_values",
     "later",
     "log_failure",
     "make_failure_hook",
@@ -219,6 +227,7 @@ __all__ = [
     "message_attributes",
     "milliseconds",
     "note_around",
+    "note_body_around",
     "option_of_key",
     "original",
     "outcome_of",

@@ -83,6 +83,17 @@ async def test_check_23_a_group_shows_no_secret_of_its_sample(
         assert secret.rstrip("0123456789") not in text or secret.isdecimal()
 
 
+async def test_a_group_without_a_message_is_retried_alone(
+    provider: EventProvider, open_dashboard: Open, stack: AsyncExitStack
+) -> None:
+    await _fail(provider, stack, *({"kind": "value", "text": text} for text in ("", "no", "no", "no")))
+    client = open_dashboard(provider)
+    groups = (await client.get("/api/v1/failures")).json()["failures"]
+    (bare,) = [each for each in groups if each["error"] == "ValueError"]
+    begun = (await client.act(f"/failures/{bare['id']}/retry", expected=1)).json()
+    assert await _finish(client, begun["operation"]) == ("completed", 1, 0)
+
+
 async def test_who_sees_types_alone_has_a_group_for_each_type_and_retries_that(
     provider: EventProvider, open_dashboard: Open, stack: AsyncExitStack
 ) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from eventbus import StoreCorrupt
-from eventbus.lowlevel import Member, Outcome, describe
+from eventbus.lowlevel import Member, Outcome, describe, hide_in_record
 from workflows.definition.checks.nesting import start_id
 from workflows.definition.context import StepContext
 from workflows.definition.job_tree import child_job
@@ -174,7 +174,7 @@ class ApartSteps:
             return
         self.open.discard(run.child)
         if outcome.state != "completed":
-            run.fail_with(outcome.text or "")
+            run.fail_with(hide_in_record(outcome.text or ""))
             return
         try:
             run.complete(record_of_child(run.step, self._known[run.step.name], outcome.text or ""))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from eventbus import StoreCorrupt
-from eventbus.lowlevel import TreePage, describe
+from eventbus.lowlevel import TreePage, describe, note_body_around
 from workflows.distributed.activation import read_journal
 from workflows.distributed.functions.child_undo import plan_durable
 from workflows.distributed.machines.machine_undo import plan_machine
@@ -42,7 +42,9 @@ async def add_nested(
         return
     page = await runtime.jobs.look(flow_id, limit=0)
     try:
-        message = read_message_of(flow_id, page.root.get("body", ""))
+        body = page.root.get("body", "")
+        note_body_around(path, body)
+        message = read_message_of(flow_id, body)
         inner = await _plan(runtime, flow_id, message, page, f"{path}/")
     except StoreCorrupt as error:
         found.inherited.append((path, describe(error, attempts=0)))

@@ -34,6 +34,7 @@ from eventbus.lowlevel import (
     get_logger,
     give_back,
     hide_around,
+    hide_in_record,
     later,
     log_failure,
     park,
@@ -352,7 +353,7 @@ def _taken_over(outcome: Outcome, inner: AnyDefinition, flow_id: str, ctx: StepC
         result = (outcome.text or "null").encode()
         return complete(encode_step(StepRecord(result=msgspec.Raw(result), traceparent=ctx.traceparent)))
     error = revive_flow(outcome.state, outcome.text or "", inner.name, flow_id, inner.errors)
-    raise _InnerFailed(outcome.text or "") from error
+    raise _InnerFailed(hide_in_record(outcome.text or "")) from error
 
 
 def _recorded(error: BaseException) -> str:

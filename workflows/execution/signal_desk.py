@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from eventbus import PayloadError
-from eventbus.lowlevel import Signal
+from eventbus.lowlevel import Signal, note_around
 from workflows.execution.step_run import StepRun
 
 __all__ = ["Inbox", "SignalDesk"]
@@ -114,6 +114,7 @@ class SignalDesk:
         assert pause is not None and pause.signal is not None  # noqa: S101, PT018  (it has a name)
         self._given.add(signal.id)
         try:
+            note_around(signal.name, signal.payload, pause.signal.type)
             pause.signal.decode(signal.payload)
         except PayloadError as error:
             await self.inbox.refuse(run, signal, error)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from eventbus import PayloadError
-from eventbus.lowlevel import describe, get_logger
+from eventbus.lowlevel import describe, get_logger, hidden_around
 from workflows.errors import NonDeterminismError
 from workflows.execution.step_tools import cleared
 from workflows.functions.calls.call import Call
@@ -165,7 +165,10 @@ def _add_signals(run: FunctionRun, batch: Batch) -> None:
 def _refuse(run: FunctionRun, batch: Batch, signal: Signal, error: PayloadError) -> None:
     """Record that a signal did not fit, and wait on: its sender was wrong, not the flow."""
     _log.warning(
-        "signal refused, its payload does not fit", **run.around.facts, signal=signal.name, error=str(error)
+        "signal refused, its payload does not fit",
+        **run.around.facts,
+        signal=signal.name,
+        error=hidden_around().shown(str(error)),
     )
     failure = msgspec.Raw(describe(error, attempts=1).encode())
     entry = Entry(kind="refused", name=signal.name, error=failure, started_ms=run.now_ms)

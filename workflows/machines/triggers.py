@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from eventbus import PayloadError, UsageError
-from eventbus.lowlevel import Signal, describe, get_logger, note_around, shown
+from eventbus.lowlevel import Signal, describe, get_logger, hidden_around, note_around, shown
 from workflows.machines.choosing import MOVE, RETRY, Chooser, Fire, Rest, trigger_name
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.recording import Recording
@@ -153,7 +153,11 @@ class Triggers:
         recording, snapshot = self._recording, self._recording.standing.snapshot
         name = signal.name.removeprefix("!")
         _log.warning(
-            "trigger refused", **self._facts, place=snapshot.place, transition=name, error=str(error)
+            "trigger refused",
+            **self._facts,
+            place=snapshot.place,
+            transition=name,
+            error=hidden_around().shown(str(error)),
         )
         entry = recording.entry(
             "refused",

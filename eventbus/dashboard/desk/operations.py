@@ -269,7 +269,10 @@ async def _filter_of(
         group = await find_group(desk, caller, order.failure)
         if group.queue != queue:
             raise Problem(422, f"this group of failures is none of {queue}")
-        meant |= {"error": group.error, "state": "failed"}
+        is_type_alone = desk.redaction(caller, queue_target(queue)).hides_errors
+        # With a colon it is the group without a message, and otherwise the type with any.
+        error = group.error if ":" in group.error or is_type_alone else f"{group.error}:"
+        meant |= {"error": error, "state": "failed"}
     return meant
 
 

@@ -40,7 +40,7 @@ from eventbus.model.codec.comparison import (
 from eventbus.model.containment import as_exception
 from eventbus.model.type_matching import is_untyped
 
-__all__ = ["MAX_DEPTH", "Codec"]
+__all__ = ["MAX_DEPTH", "Codec", "json_values"]
 
 Role: TypeAlias = Literal["payload", "result", "meta", "progress", "saved value"]
 
@@ -174,6 +174,18 @@ def _prepare(type_: Any) -> tuple[Callable[[Any], bytes], Callable[[Json], Any],
     ):
         shape.delicate_fields = tuple(field.name for field in root.fields if _shape_of(field.type).delicate)
     return msgspec.json.Encoder().encode, msgspec.json.Decoder(type_).decode, shape
+
+
+def json_values(value: Any) -> Any:
+    """Return a value of any type as JSON values, to be looked at: what has none is text."""
+    return msgspec.to_builtins(value, enc_hook=_of_model)
+
+
+def _of_model(value: Any) -> Any:
+    try:
+        return value.model_dump(mode="json")  # of a pydantic model
+    except Exception:  # noqa: BLE001  (it is none, or one that has fields without JSON)
+        return str(value)
 
 
 def _prepare_pydantic(type_: Any) -> tuple[Callable[[Any], bytes], Callable[[Json], Any], _Shape]:

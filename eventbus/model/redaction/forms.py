@@ -91,7 +91,7 @@ def _of_uuid(text: str) -> Iterator[str]:
 
 _OTHERS: tuple[tuple[Callable[[str], Any], Callable[[str], Iterator[str]]], ...] = (
     (re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==|[A-Za-z0-9+/]=))?\Z").match, _of_bytes),
-    (re.compile(r"\d.*[-:]", re.DOTALL).match, _of_time),
+    (re.compile(r"T?\d.*[-:]", re.DOTALL).match, _of_time),
     (re.compile(r"[-+]?P", re.IGNORECASE).match, _of_duration),
     (re.compile(r"[0-9A-Fa-f-]{32,36}\Z|\{|urn:").match, _of_uuid),
 )

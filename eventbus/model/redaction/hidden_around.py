@@ -8,9 +8,10 @@ an error does. What must hold: they are those of one task and of the tasks that 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from functools import cached_property
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -24,6 +25,7 @@ __all__ = [
     "hide_around",
     "is_quoting",
     "note_around",
+    "note_body_around",
     "note_forms_around",
 ]
 
@@ -31,32 +33,28 @@ Given: TypeAlias = str | bytes | msgspec.Raw
 
 
 class _Around:
-    """One job: its body, and what it got: JSON, and the type, by name."""
+    """One job: its body, and by name what else there is to search."""
 
     def __init__(self, read: Callable[[], str]) -> None:
-        self._read = read
-        self._given: dict[str, tuple[Given, Any]] = {}
+        self._lock = threading.Lock()  # a plain function of the job runs in a thread
+        self._fresh: dict[str, Callable[[], HiddenTexts]] = {"": lambda: _texts_in(read())}
         self._found = NOTHING_HIDDEN
 
-    @cached_property
-    def _in_body(self) -> HiddenTexts:
-        return HiddenValues(self._read(), names=is_secret_name).texts
-
-    def note(self, name: str, given: Given, type_: Any) -> None:
-        self._given[name] = (given, type_)
+    def note(self, name: str, search: Callable[[], HiddenTexts]) -> None:
+        with self._lock:
+            self._fresh[name] = search
 
     def add(self, forms: set[str]) -> None:
-        self._found = self._found.with_secret(forms)
+        with self._lock:
+            self._found = self._found.with_secret(forms)
 
     def texts(self) -> HiddenTexts:
-        """Return what is hidden in all of it. Each value is searched once, when this is first asked
-        for it.
-        """
-        fresh: list[HiddenTexts] = []
-        while self._given:
-            fresh.append(_texts_of(*self._given.popitem()[1]))  # a thread may note others meanwhile
-        self._found = self._found.joined(fresh)
-        return self._in_body.joined([self._found]) if self._found else self._in_body
+        """Return what is hidden in all of it. Each part is searched once, when this is first asked for it."""
+        with self._lock:
+            if self._fresh:
+                self._found = self._found.joined([search() for search in self._fresh.values()])
+                self._fresh.clear()
+            return self._found
 
 
 _around: ContextVar[_Around | None] = ContextVar("eventbus_hidden_around", default=None)
@@ -75,7 +73,14 @@ def note_around(name: str, given: Given, type_: Any = Any) -> None:
     """
     around = _around.get()
     if around is not None:
-        around.note(name, given, type_)
+        around.note(name, partial(_texts_of, given, type_))
+
+
+def note_body_around(name: str, body: str) -> None:
+    """Let them hide what is hidden in the body of another job, too, such as that of a nested flow."""
+    around = _around.get()
+    if around is not None:
+        around.note(name, partial(_texts_in, body))
 
 
 def note_forms_around(forms: set[str]) -> None:
@@ -91,9 +96,14 @@ def hidden_around() -> HiddenTexts:
     return NOTHING_HIDDEN if around is None else around.texts()
 
 
-def is_quoting(text: str) -> bool:
-    """Return whether a text repeats what errors must not quote."""
-    return hidden_around().recorded(text) != text
+def is_quoting(given: str | bytes) -> bool:
+    """Return whether a JSON text repeats what errors must not quote."""
+    hidden = hidden_around()
+    return bool(hidden) and hidden.are_in(msgspec.json.decode(given))
+
+
+def _texts_in(body: str) -> HiddenTexts:
+    return HiddenValues(body, names=is_secret_name).texts
 
 
 def _texts_of(given: Given, type_: Any) -> HiddenTexts:

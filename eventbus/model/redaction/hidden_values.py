@@ -22,7 +22,7 @@ from eventbus.model.event import Event
 from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.redaction.forms import forms_of
 from eventbus.model.redaction.marks import EACH, HIDDEN, Marks, find_marks
-from eventbus.model.redaction.places import DOTS, blank, plain, record_places
+from eventbus.model.redaction.places import DOTS, blank, hide_whole, plain, record_places
 from eventbus.model.redaction.redacting import (
     Names,
     hide,
@@ -42,7 +42,7 @@ _LINE = 6
 """Characters of one line of a value of several lines, which is looked for by itself."""
 _MOST_VALUES, _MOST_CHARACTERS, _MOST_SEEN = 1000, 64 * 1024, 100_000
 """How much of a body is looked for in texts, and how many of its parts are looked at."""
-_MOST_FORMS = 10_000
+_MOST_FORMS = 1000
 """How many forms of values are looked for that a job got from several places."""
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -70,12 +70,31 @@ class HiddenTexts(msgspec.Struct, frozen=True):
             return text
         if not self.has_all_sensitive:
             return DOTS
-        secret = self.secret if self.has_all_secret else (text,)
-        return record_places(text, secret, self.sensitive)
+        if not self.has_all_secret:
+            return hide_whole(record_places(text, (), self.sensitive))
+        return record_places(text, self.secret, self.sensitive)
 
     def shown(self, text: str) -> str:
         """Return a text that a program gets, or another system: without sensitive values alone."""
         return msgspec.structs.replace(self, secret=(), has_all_secret=True).recorded(text)
+
+    def are_in(self, value: Any) -> bool:
+        """Return whether a JSON value repeats one of them."""
+        if not self:
+            return False
+        if isinstance(value, dict):
+            fields = cast("dict[str, Any]", value)
+            return any(map(self.are_in, (*fields, *fields.values())))
+        if isinstance(value, (list, tuple)):
+            return any(map(self.are_in, cast("list[Any]", value)))
+        return self.is_number(value) if not isinstance(value, str) else self.recorded(value) != value
+
+    def is_number(self, value: Any) -> bool:
+        """Return whether it is a number that is one of them."""
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not self:
+            return False
+        is_known = str(value) in self.sensitive or str(value) in self.secret
+        return is_known or not (self.has_all_sensitive and self.has_all_secret)
 
     def joined(self, others: Iterable[HiddenTexts]) -> HiddenTexts:
         """Return what these and those must not quote, together."""
@@ -209,9 +228,9 @@ class HiddenValues:
             return value if is_hidden(value) else self.in_text(value)
         if isinstance(value, dict):
             return {name: self._copy(part) for name, part in cast("dict[str, Any]", value).items()}
-        if isinstance(value, list):
+        if isinstance(value, (list, tuple)):
             return [self._copy(part) for part in cast("list[Any]", value)]
-        return value
+        return DOTS if self.texts.is_number(value) else value
 
     def _hide(self, name: str, value: Any, *, is_secret: bool = False) -> Any:
         where = f"{self._job_id}/{name}"
@@ -271,7 +290,7 @@ class _Search:
                 if following or marks is None:
                     ahead += [(inner, following) for inner in cast("list[Any]", part)]
             elif is_hidden and part is not None and not isinstance(part, bool):
-                text = str(part)
+                text = plain(str(part))  # texts that are searched have no marks either
                 if len(text) >= _LEAST:
                     found.add(text)
                     self._left -= len(text)

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 
-__all__ = ["DOTS", "blank", "find_hidden_in", "plain", "record_places"]
+__all__ = ["DOTS", "blank", "find_hidden_in", "hide_whole", "plain", "record_places"]
 
 DOTS = "•••"
 """What people see in a place."""
@@ -36,8 +36,10 @@ _GRAM = 3
 """Characters of the shortest value that is looked for."""
 _FEW = 16
 """So many values are looked for one by one."""
-_MOST = 5000
-"""A text that quotes hidden values at more places is hidden as a whole."""
+_MOST, _MOST_CUTS = 5000, 8
+"""A text that quotes hidden values at more places, or that looks as if it was cut more often, is hidden as a
+whole: people can write what stands at a cut, too.
+"""
 
 
 def plain(text: str) -> str:
@@ -53,6 +55,11 @@ def blank(text: str) -> str:
 def find_hidden_in(text: str) -> set[str]:
     """Return what stands in the places of a text."""
     return {found for found in _PLACE.findall(text) if found}
+
+
+def hide_whole(text: str) -> str:
+    """Return the text as one place."""
+    return f"{_START}{plain(text)}{_END}" if text else text
 
 
 def record_places(text: str, hidden: Sequence[str], gone: Sequence[str] = ()) -> str:
@@ -126,8 +133,11 @@ def _find_at_cuts(text: str, values: Sequence[str]) -> Iterator[tuple[int, int]]
     """Yield the parts of values that stand where the text was cut. A few letters that only look like one may
     go, too.
     """
-    last = 0
-    for cut in _CUT.finditer(text):
+    cuts, last = list(islice(_CUT.finditer(text), _MOST_CUTS + 1)), 0
+    if len(cuts) > _MOST_CUTS:
+        yield 0, len(text)
+        return
+    for cut in cuts:
         before, after = text[last : cut.start()], text[cut.end() :]
         if kept := max(_overlap(before, value) for value in values):
             yield cut.start() - kept, cut.start()
@@ -137,10 +147,8 @@ def _find_at_cuts(text: str, values: Sequence[str]) -> Iterator[tuple[int, int]]
 
 
 def _overlap(left: str, right: str) -> int:
-    """Return how many characters at the end of `left` are the beginning of `right`, but not all of either of
-    them.
-    """
-    start = max(0, len(left) - len(right) + 1)
+    """Return how many characters at the end of `left` are the beginning of `right`."""
+    start = max(0, len(left) - len(right))
     while right and (start := left.find(right[0], start)) >= 0:
         if right.startswith(left[start:]):
             return len(left) - start

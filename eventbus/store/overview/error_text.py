@@ -47,8 +47,11 @@ def fold(error: str) -> str:
 
 
 def is_of(error: str, asked: str) -> bool:
-    """Return whether a folded error is the one that somebody asked for: all of it, or its type alone."""
-    return error == asked or error.partition(":")[0] == asked
+    """Return whether a folded error is the one that somebody asked for: all of it, or its type alone.
+
+    `Type:` asks for those without a message.
+    """
+    return asked in (error, error.partition(":")[0]) or (asked.endswith(":") and error == asked[:-1])
 
 
 def _text(raw: str) -> str:

@@ -32,7 +32,7 @@ from eventbus import Sensitive
 from eventbus.model.redaction.forms import forms_of
 from eventbus.model.redaction.hidden_values import HiddenTexts, HiddenValues, find_texts
 from eventbus.model.redaction.marks import Marks, encode_marks, find_marks
-from eventbus.model.redaction.places import blank, find_hidden_in, plain, record_places
+from eventbus.model.redaction.places import DOTS, blank, find_hidden_in, plain, record_places
 from eventbus.model.redaction.redacting import hide, is_secret_name
 from eventbus.telemetry.failure import describe, read_failure
 
@@ -371,8 +371,12 @@ def test_the_search_for_hidden_values_is_bounded(kind: str, monkeypatch: pytest.
     [
         ("password dbPass dbpass pass passwd passphrase passport secret client_secret credentials", True),
         ("token tokens accessToken refresh_tokens card cardNumber creditcard APIKey api_key API-Key", True),
+        (
+            "iBAN ibans IBANNumber debtoriban SSNLast4 passhash passnumber tokenization_key cached_tokens",
+            True,
+        ),
         ("iban IBAN customerIban ssn userSSN authorization Authorisation cvv cvc", True),
-        ("passenger passed bypass compass surpass tokenizer tokenised max_tokens promptTokens", False),
+        ("passenger passed bypass compass surpass tokenizer tokenise max_tokens promptTokens", False),
         ("token_count discard wildcard scorecard cardinality cardio caliban classname", False),
     ],
 )
@@ -385,3 +389,24 @@ def test_no_two_places_look_alike() -> None:
         {"a/b": {"token": 1}, "a": {"b": {"token": 1}}, "a~1b": {"token": 1}}, None, names=is_secret_name
     )
     assert len({shown["a/b"]["token"], shown["a"]["b"]["token"], shown["a~1b"]["token"]}) == 3
+
+
+@pytest.mark.parametrize("tail", [1, 3, 40])
+def test_the_end_of_a_value_at_the_end_of_a_cut_text_is_hidden(tail: int) -> None:
+    value = "".join(f"{n:04}" for n in range(50))
+    text = f"begins {value[:9]}\n... 180 characters left out ...\n{value[-tail:]}"
+    recorded = record_places(text, [value])
+    assert blank(recorded) == "begins •••\n... 180 characters left out ...\n•••"
+    assert plain(recorded) == text
+
+
+def test_a_text_that_looks_cut_very_often_is_hidden_as_a_whole() -> None:
+    text = "\n... 5 characters left out ...\n" * 500
+    assert blank(record_places(text, ["secret-1"])) == DOTS
+
+
+def test_a_text_with_places_is_hidden_as_a_whole_where_there_are_too_many_values() -> None:
+    text = record_places("own-token and tok-00005", ["own-token"])
+    recorded = HiddenTexts(has_all_secret=False).recorded(text)
+    assert blank(recorded) == DOTS
+    assert plain(recorded) == "own-token and tok-00005"

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.lowlevel import HiddenValues
+from eventbus.lowlevel import HiddenValues, json_values
 from workflows.records.records import FlowMessage
 from workflows.records.report import FlowReport, FlowTree, StepReport
 
@@ -65,7 +65,7 @@ def _without_repeats(step: StepReport, hidden: HiddenValues) -> StepReport:
     """Return the report of a step whose result and progress repeat nothing that is hidden."""
     changed: dict[str, Any] = {}
     for name in ("result", "progress"):
-        value = msgspec.to_builtins(getattr(step, name), enc_hook=str)
+        value = json_values(getattr(step, name))
         if (shown := hidden.in_texts(value)) != value:
             changed[name] = shown
     return msgspec.structs.replace(step, **changed) if changed else step

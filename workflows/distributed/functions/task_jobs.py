@@ -68,7 +68,7 @@ def describe_task(outer: FlowMessage, child: Child) -> FlowMessage:
     assert child.task is not None, "only calls of tasks are jobs"  # noqa: S101
     call = msgspec.json.encode(_Call(child.task.key, msgspec.Raw(child.given)))
     # An item that repeats a hidden value of its flow is hidden as a whole.
-    hidden = _WHOLE if is_quoting(child.given.decode()) else _hidden_of(child.task)
+    hidden = _WHOLE if is_quoting(child.given) else _hidden_of(child.task)
     return msgspec.structs.replace(
         outer, input=msgspec.Raw(call), kept={}, bare=True, durable=False, hidden=hidden
     )

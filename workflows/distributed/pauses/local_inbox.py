@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from eventbus import PayloadError, StoreUnavailable
-from eventbus.lowlevel import Signal, describe, get_logger
+from eventbus.lowlevel import Signal, describe, get_logger, hidden_around
 from workflows.distributed.activation import Activation
 from workflows.distributed.worker_runtime import Flow
 from workflows.execution.step_run import StepRun
@@ -74,7 +74,7 @@ def refusal_of(flow: Flow, step: str, signal: Signal, error: PayloadError, *, no
         step=step,
         correlation_id=flow.facts.correlation_id,
         signal=signal.name,
-        error=str(error),
+        error=hidden_around().shown(str(error)),
     )
     failure = msgspec.Raw(describe(error, attempts=1).encode())
     return Entry(

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import msgspec
 
 from eventbus import PayloadError, SignalRefused, UnknownJob
-from eventbus.lowlevel import FINAL_STATES, Signal
+from eventbus.lowlevel import FINAL_STATES, Signal, note_around
 from workflows.definition.job_tree import last_members
 from workflows.distributed.activation import Activation
 from workflows.distributed.pauses.local_inbox import refusal_of
@@ -118,6 +118,7 @@ class SignalRouter:
         pause, now = self._flow.workflow.steps[step].pause, self._activation.now_ms
         try:
             if pause is not None and pause.signal is not None:
+                note_around(signal.name, signal.payload, pause.signal.type)
                 pause.signal.decode(signal.payload)
         except PayloadError as error:
             return refusal_of(self._flow, step, signal, error, now_ms=now)

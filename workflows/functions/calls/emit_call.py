@@ -37,6 +37,7 @@ from eventbus.lowlevel import (
     check_emission,
     describe,
     emit_options,
+    hide_in_record,
     option_of_key,
     read_failure,
     revive,
@@ -151,7 +152,7 @@ class EmitCall(StepCall[R]):
         failure = _failure_of(error)
         if failure is None:
             return describe(error, attempts=self._attempts, declared=self._errors, event=self.name)
-        return with_places_of(msgspec.json.encode(failure).decode(), error)
+        return hide_in_record(with_places_of(msgspec.json.encode(failure).decode(), error))
 
     def is_answer(self, error: BaseException) -> bool:
         """Tell whether an error is one that the event or the function declares."""

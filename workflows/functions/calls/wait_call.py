@@ -103,6 +103,7 @@ class WaitCall(TimedCall[R]):
 
     def came(self, payload: str, signal_id: str) -> Entry:
         """Return the entry of a signal that came. Raises PayloadError if it does not fit."""
+        note_around(self.label, payload, self.signal.type)
         self.signal.decode(payload)
         return Entry(
             kind="signal",

@@ -17,6 +17,7 @@ from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.flow_source import FlowSource
 from eventbus.dashboard.problem import Problem
 from eventbus.errors import UnknownJob
+from eventbus.model.codec.codec import json_values
 from eventbus.model.states import FINAL_STATES
 
 __all__ = [
@@ -107,7 +108,7 @@ async def view_flow(desk: Desk, caller: Caller, found: Found) -> FlowView:
 async def find_flow(desk: Desk, caller: Caller, flow_id: str) -> Found:
     """Read a flow. Raises Problem, 404, for one that is not to be seen."""
     read = await flows_of(desk).tree(flow_id, call_timeout=READ_SECONDS)
-    tree: dict[str, Any] = msgspec.to_builtins(read, enc_hook=str)
+    tree: dict[str, Any] = json_values(read)
     target = flow_target(flow_id, tree["report"]["workflow"])
     if not desk.may(caller, "flow.read", target):
         raise Problem(404, str(UnknownJob(flow_id)))  # in the words for a flow that does not exist
