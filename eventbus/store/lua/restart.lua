@@ -51,14 +51,14 @@ for _, kind in ipairs(keeps) do kept[kind] = true end
 -- A signal of the last run that is sent again must not reach this one. An id that a caller chose (those of the library begin
 -- with a `~`) counts as long as what took the signal does: whoever runs that again may be sent the same signal once more.
 local taken, forgotten, inbox = {}, {}, shard.key('inbox', id)
-for _, signal in ipairs(forgets) do forgotten[journals.word_of(signal)] = signal end
-local function counts(word)
+for _, signal in ipairs(forgets) do forgotten[journals.name_signal(signal)] = signal end
+local function is_kept(word)
   if string.sub(word, 1, 1) == '~' then return true end
   local signal = forgotten[word]
   return kept.inbox and (not signal or commands.try('HEXISTS', inbox, signal) == 1)
 end
 for word in string.gmatch(commands.try('HGET', shard.key('live', id), '#taken') or '', '%S+') do
-  if counts(word) then taken[#taken + 1] = word end
+  if is_kept(word) then taken[#taken + 1] = word end
 end
 for _, kind in ipairs({ 'journal', 'inbox', 'live' }) do
   if not kept[kind] then redis.call('DEL', shard.key(kind, id)) end

@@ -27,7 +27,7 @@ local function has_word(words, word)
 end
 local live, is_trigger = shard.key('live', id), string.sub(name, 1, 1) == '!'
 local texts = commands.try('HMGET', live, 'accepts', '#taken') or {}
-local word = journals.word_of(signal)
+local word = journals.name_signal(signal)
 if has_word(texts[2], word) then return 'sent' end
 if record.ended then return 'ended' end
 if record.stop and not record.knows or record.root and marks.find(record.root) ~= '' then return 'stopping' end

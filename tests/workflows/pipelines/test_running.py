@@ -103,6 +103,15 @@ async def test_the_output_may_be_made_of_the_merged_result(runner: Runner) -> No
     assert await _run(runner, pipeline, Given([1, 2])) == Left(5)
 
 
+async def test_a_second_parameter_without_a_type_is_the_context(runner: Runner) -> None:
+    pipeline = (
+        Pipeline("sync", input=Given, output=Left)
+        .then(add)
+        .returns(lambda merged, ctx: Left(merged["sum"] + len(ctx.input.numbers)))
+    )
+    assert await _run(runner, pipeline, Given([1, 2])) == Left(5)
+
+
 async def test_siblings_that_write_one_field_fail_the_flow_without_a_retry(runner: Runner) -> None:
     attempts: list[int] = []
 

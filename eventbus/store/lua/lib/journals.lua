@@ -20,7 +20,7 @@ function journals.count_signals(id)
 end
 
 -- The word that stands for a signal among the ids of the last signals.
-function journals.word_of(signal)
+function journals.name_signal(signal)
   return (#signal > WORD or string.find(signal, '%s')) and redis.sha1hex(signal) or signal
 end
 
