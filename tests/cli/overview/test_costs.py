@@ -25,6 +25,8 @@ _READS = (
     *("jobs count bulk", "jobs list bulk --limit 1000", "jobs failures", "jobs find bulk --key none"),
     *("jobs find bulk --correlation-id none", "jobs find bulk --field n:1", "jobs purge bulk --dry-run"),
 )  # fmt: skip
+_SEARCHES = ("jobs find bulk --correlation-id none", "jobs find bulk --field n:1")
+"""They look at all jobs, in slices of time: a busy server makes more of them."""
 
 
 async def _plant(provider: EventProvider, count: int) -> None:
@@ -56,10 +58,9 @@ def test_no_read_costs_more_with_ten_times_as_many_jobs(
     few = {line: cost(line) for line in _READS}
     asyncio.run(_plant(make_provider(), _MANY - _FEW))
     many = {line: cost(line) for line in _READS}
-    for what, times in (("lines of Python", 1.3), ("commands", 4)):  # those that search read some more
-        place = what == "commands"
-        more = {line: (few[line][place], many[line][place]) for line in _READS}
-        assert {line: each for line, each in more.items() if each[1] > times * each[0]} == {}, what
+    for place, what in enumerate(("lines of Python", "commands")):
+        more = {line: (few[line][place], many[line][place]) for line in _READS if line not in _SEARCHES}
+        assert {line: each for line, each in more.items() if each[1] > 1.5 * each[0]} == {}, what
     assert {
         line: each for line, each in many.items() if each[0] > _MOST_LINES or each[1] > _MOST_COMMANDS
     } == {}
