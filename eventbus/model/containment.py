@@ -77,7 +77,8 @@ async def _await(awaited: Awaitable[T]) -> T:
 @types.coroutine
 def _stepped(work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
     """Await `work` step by step. Raises _Closed if the wait is closed, and whatever `work` raises."""
-    step, given = work.send, None
+    step: Callable[[Any], Any] = work.send
+    given: Any = None
     while True:
         try:
             awaited = step(given)
