@@ -312,7 +312,7 @@ class PendingEmission(Emission[R]):
             try:
                 error = self._route.revive(state, text, self.job_id)
                 mark_awaited(error)
-            except BaseException as own:  # noqa: BLE001  (a class of the user's: others wait for the same read)
+            except BaseException as own:  # noqa: BLE001  (a class of the user's; others wait, too)
                 as_exception(own)
                 error = StoreCorrupt(f"the error of job {self.job_id} cannot be made again: {own!r}")
             self.fail(error)

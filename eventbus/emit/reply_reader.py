@@ -119,8 +119,8 @@ class ReplyReader:
             except StoreError as error:
                 self._note(error, "outcomes not read, trying again")
                 waits.unread.extend(ids)
-                await asyncio.sleep(0.2)
                 waits.unread_noted.set()
+                await asyncio.sleep(0.2)
             except BaseException:  # the role is started again
                 waits.unread.extend(ids)
                 waits.unread_noted.set()

@@ -285,7 +285,10 @@ class SendBuffer:
                 batch.since = clock.monotonic()
             batch.number = self._attendance.begin_call()
             self._send(batch)
-        self._watch_unsent()
+        if self.unsent or self._expiry is not None:
+            self._watch_unsent()
+        else:
+            self._earliest = math.inf
 
     def _watch_unsent(self) -> None:
         """Set the timer for the earliest deadline of what waits to be sent; stop it if nothing does."""

@@ -109,7 +109,7 @@ class TreeSender:
             self._watch_waiting()
 
     async def aclose(self, patience: float) -> None:
-        """Refuse new trees, wait at most `patience` seconds for those that are being added, then cancel them."""
+        """Refuse new trees, wait at most `patience` seconds for the calls of the others, then cancel them."""
         self._is_ended = True
         end = clock.monotonic() + patience
         self._flush()

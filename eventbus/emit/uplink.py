@@ -29,8 +29,8 @@ What must always hold:
   waits. A provider that starts meanwhile makes a new one, with a new name and connections of its own;
 - an uplink whose roles were ended from outside is not joined either. Nobody waits there in silence: who waits
   then gets an error, and so does whoever asks for an outcome later;
-- a role ends by the stop, or is started again, whatever is raised in it. What a signal handler raises there passes
-  on to the event loop, because it means the program;
+- a role ends by the stop, or is started again, whatever is raised in it. What a signal handler raises there
+  passes on to the event loop, because it means the program;
 - in a forked process the list is empty. The parent's uplinks are kept there, untouched, because one that is thrown
   away would close the parent's connections;
 - an uplink belongs to its loop. One of a loop that was closed without a stop is forgotten with the loop;

@@ -1,4 +1,4 @@
-"""A relay before a server, in the event loop of the test: it loses connections at points that the test names."""
+"""A relay before a server, in the event loop of the test: it loses connections where the test says so."""
 
 from __future__ import annotations
 

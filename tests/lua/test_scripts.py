@@ -80,7 +80,9 @@ class _Recorder:
     def __init__(self) -> None:
         self.arguments: list[Any] = []
 
-    async def script(self, name: str, arguments: list[Any], *, deadline: float | None = None) -> Any:
+    async def script(
+        self, name: str, arguments: list[Any], *, deadline: float | None = None, number: int = 0
+    ) -> Any:
         self.arguments = arguments
         return {
             "turn": [0, 0, [], [], [], [], []],

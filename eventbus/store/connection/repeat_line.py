@@ -1,7 +1,7 @@
 """The line of calls that are repeated: sent again in the order in which they began, where it counts.
 
-    not connected, or failed -> waits -- is first ------> on its way: connects, asks, and again after each pause
-                                      -- the server answers, and nobody before it waits -> written
+    not connected, or failed -> waits -- is first --> on its way: connects, asks, and again after each pause
+                                      -- the server answers, and nobody before it waits --> written
                              -> answered, refused for good, given up or cancelled: out of the line
 
 Each call pauses for a time of its own. Without a line the one with the shortest pause would go first when the
@@ -9,8 +9,9 @@ server is back, and jobs would stand in the queue in another order than they wer
 a dead server.
 
 What must always hold:
-- calls that wait are sent in the order of their numbers, also when the connection is lost several times. A call
-  waits until it is written; one that has to connect, or asks whether the server is back, until it is answered;
+- calls that wait are sent in the order of their numbers, also when the connection is lost several times.
+  A call waits until it is written; one that has to connect, or asks whether the server is back, until it is
+  answered;
 - a call keeps its place until whoever gets its error has begun again with a part of it, by the same number;
 - a call in the line still ends at its own deadline, and the next one is then the first;
 - a call that begins while others wait goes behind them.
@@ -58,8 +59,9 @@ class RepeatLine:
         return self._places[0] is place
 
     async def wait(self, place: Place, *, deadline: float | None) -> None:
-        """Wait until the call may be sent, which must then begin without a further wait. Raises TimeoutError at
-        `deadline` (monotonic seconds).
+        """Wait until the call may be sent, which must then begin without a further wait.
+
+        Raises TimeoutError at `deadline` (monotonic seconds).
         """
         async with asyncio.timeout(None if deadline is None else deadline - clock.monotonic()):
             while not (self.is_first(place) or self._may_follow(place)):

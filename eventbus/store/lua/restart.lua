@@ -55,7 +55,7 @@ for _, signal in ipairs(forgets) do forgotten[journals.name_signal(signal)] = si
 local function is_kept(word)
   if string.sub(word, 1, 1) == '~' then return true end
   local signal = forgotten[word]
-  return kept.inbox and (not signal or commands.try('HEXISTS', inbox, signal) == 1)
+  return kept.inbox and (not signal or commands.try('HGET', inbox, signal))
 end
 for word in string.gmatch(commands.try('HGET', shard.key('live', id), '#taken') or '', '%S+') do
   if is_kept(word) then taken[#taken + 1] = word end

@@ -42,8 +42,8 @@ _AT_ONCE = 100
 _TYPE = re.compile(r"([A-Za-z_][\w.]*): ")
 _DAMAGED = ("FOREIGN", "WRONGTYPE")
 _UNREADABLE = (
-    "the changes cannot be read: one of the keys watched, changes and queues of the shard in the server has a "
-    "value of another program; delete it, and look again"
+    "the changes cannot be read: one of the keys watched, changes and queues of the shard in the server has "
+    "a value of another program; delete it, and look again"
 )
 _QUEUE_CHANGES = ("drained", "paused", "resumed", "missed")
 
