@@ -35,7 +35,8 @@ Names: TypeAlias = Callable[[str], bool]
 
 _SECRET_NAME = re.compile(r"pass|secret|token|card|iban|authori[sz]ation|credential|api[-_ ]?key|cvv|cvc|ssn")
 _INNOCENT = re.compile(
-    r"passe(?:nger|d)|passi(?:ng|ve|on)|passage|(?<![a-z])(?:by|com|encom|sur|tres|over)pass(?!word)"
+    r"passe(?:nger|d)|passi(?:ng|ve|on)|passage"
+    r"|(?<![a-z])(?:by|com|encom|sur|tres|over)pass(?!word)"
     r"|tokeni[sz]er?s?(?![a-z])|(?<![a-z])token_?(?:count|limit)(?![a-z_])"
     r"|(?<![a-z])(?:max|min|num|total|prompt|completion|input|output)_?tokens(?![a-z_])"
     r"|discard|wildcard|scorecard|postcard|cardi(?:nal|o|gan)|cardboard|caliban|(?<=[a-z])(?<!pa)ssn(?=[aeou])"
