@@ -39,7 +39,8 @@ _INNOCENT = re.compile(
     r"|(?<![a-z])(?:by|com|encom|sur|tres|over)pass(?!word)"
     r"|tokeni[sz]er?s?(?![a-z])|(?<![a-z])token_?(?:count|limit)(?![a-z_])"
     r"|(?<![a-z])(?:max|min|num|total|prompt|completion|input|output)_?tokens(?![a-z_])"
-    r"|discard|wildcard|scorecard|postcard|cardi(?:nal|o|gan)|cardboard|caliban|(?<=[a-z])(?<!pa)ssn(?=[aeou])"
+    r"|discard|wildcard|scorecard|postcard|cardi(?:nal|o|gan)|cardboard"
+    r"|caliban|(?<=[a-z])(?<!pa)ssn(?=[aeou])"
 )
 """What looks like a part of a secret name, and belongs to a usual word."""
 _PARTS = ("pass", "secret", "token", "card", "iban", "authori", "credential", "api", "cv", "ssn", "\\u")

@@ -410,3 +410,8 @@ def test_a_text_with_places_is_hidden_as_a_whole_where_there_are_too_many_values
     recorded = HiddenTexts(has_all_secret=False).recorded(text)
     assert blank(recorded) == DOTS
     assert plain(recorded) == "own-token and tok-00005"
+
+
+def test_a_part_of_a_value_before_a_cut_is_found_behind_a_false_beginning() -> None:
+    text = "zaab\n... 180 characters left out ...\nend"
+    assert blank(record_places(text, ["abcdef"])) == f"za{DOTS}{text[4:]}"
