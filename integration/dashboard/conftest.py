@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,17 @@ def pytest_report_header() -> list[str]:
 
 
 Open = Callable[..., Awaitable["Page"]]
+
+
+@pytest.fixture(autouse=True)
+def patient_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the dashboard of this process wait a minute for its server: a busy machine is no server that is
+    away.
+    """
+    for name, module in list(sys.modules.items()):
+        for constant in ("READ_SECONDS", "_READ_SECONDS"):
+            if name.startswith("eventbus.dashboard.") and hasattr(module, constant):
+                monkeypatch.setattr(module, constant, 60.0)
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_a_command_in_an_empty_folder_makes_nothing_and_names_the_server(
     told = alone(*words)
     assert (told.exit_code, told.stdout) == (1, "")
     assert f"there is no embedded server in {tmp_path / '.eventbus'}; start a server there" in told.stderr
-    assert list(tmp_path.iterdir()) == ([tmp_path / "out"] if "out" in words else [])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_look_starts_no_server_in_a_folder_that_has_none_now(
