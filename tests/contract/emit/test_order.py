@@ -32,7 +32,7 @@ async def relay(server: Server) -> AsyncIterator[Relay]:
 
 
 @pytest.mark.parametrize("when", ["before", "instead", "after"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 async def test_what_was_handed_over_first_is_accepted_first_over_outages(
     make_provider: MakeProvider,
     server: Server,
@@ -117,15 +117,17 @@ async def test_what_is_left_of_a_call_goes_on_before_the_others_begin(
     assert _waiting(server, prefix) == [each.job_id for each in emissions]
 
 
-_MOST = 8000
-"""Emissions; of more than 10,000 that wait the provider refuses the next one."""
+_MOST = 5000
+"""Emissions that may wait; of more than 10,000 the provider refuses the next one."""
 
 
 def _emit_some(provider: EventProvider, emissions: list[Emission[object]], chance: random.Random) -> None:
     patience = chance.choice([0.05, 0.1, 0.2, 20, 20])
     emissions += [
         provider.emit("ask", "word" * chance.randint(1, 500), reply=False, reply_timeout=patience)
-        for _ in range(min(chance.choice([1, 3, 150]), _MOST - len(emissions)))
+        for _ in range(
+            chance.choice([1, 3, 150]) if sum(not each.done() for each in emissions) < _MOST else 0
+        )
     ]
 
 
