@@ -39,16 +39,14 @@ PATIENCE = 1.0
 _log = get_logger("workflows")
 
 
-def begin_task(
-    work: Coroutine[Any, Any, R], *, kind: type[asyncio.Task[Any]] = asyncio.Task
-) -> asyncio.Task[R]:
+def begin_task(work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
     """Make a task of `work` and run it up to its first wait; before Python 3.12, or with a task factory, it
     runs later.
     """
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
-        return kind(work, loop=loop, eager_start=True)
-    return loop.create_task(work) if kind is asyncio.Task else kind(work, loop=loop)
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return loop.create_task(work)
 
 
 async def wait_ended(tasks: Collection[asyncio.Task[Any]], patience: float | None = None) -> None:
@@ -71,34 +69,25 @@ async def wait_ended(tasks: Collection[asyncio.Task[Any]], patience: float | Non
         raise cancelled
 
 
-class _Lasting(asyncio.Task[R]):
-    """A task that goes on, for `PATIENCE` seconds at most, when whoever awaits it is cancelled.
-
-    asyncio raises a cancellation that such a wait did not take behind the end of the wait. That costs less
-    than a shield, whose future and callbacks each record of a flow would pay for.
-    """
-
-    _limit: asyncio.TimerHandle | None = None
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Take no cancellation; but do not go on for ever."""
-        if self._limit is None and not self.done():
-            self._limit = self.get_loop().call_later(PATIENCE, super().cancel, msg)
-            self.add_done_callback(self._stop_limit)
-        return False
-
-    def _stop_limit(self, _: object) -> None:
-        if self._limit is not None:
-            self._limit.cancel()
-
-
 async def outlast(work: Coroutine[Any, Any, R]) -> R:
     """Return what `work` returns, or raise what it raises.
 
-    If this call is cancelled, `work` goes on, and the cancellation is raised behind its end; after `PATIENCE`
-    seconds `work` is cancelled. An error of `work` is lost then: who is cancelled could do nothing about it.
+    If this call is cancelled, `work` goes on, and the cancellation is raised behind its end, or after
+    `PATIENCE` seconds. An error of `work` is lost then: who is cancelled could do nothing about it.
     """
-    return await begin_task(work, kind=_Lasting)
+    task = begin_task(work)
+    if not task.done():
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task.add_done_callback(lambda _: ended.done() or ended.set_result(None))
+        try:
+            await ended  # a shield would cost each record of a flow more
+        except asyncio.CancelledError:
+            try:
+                await wait_ended([task], PATIENCE)
+            finally:
+                let_go(task)
+            raise
+    return task.result()
 
 
 def let_go(task: asyncio.Task[Any]) -> None:

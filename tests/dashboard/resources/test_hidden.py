@@ -100,7 +100,7 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider, admin: Any) ->
         return (await flows.tree(around.id)).nested
 
     await _until(nested)
-    begun = await inspector.begin_operation("retry", _EVENT, state="failed")
+    begun = await inspector.begin_operation("retry", _EVENT, state="cancelled")  # it changes nothing
     for path in (
         f"/queues/event.{_EVENT}/pause",
         f"/flows/{alone.id}/signals/other",
