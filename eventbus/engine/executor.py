@@ -36,11 +36,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Literal, cast
 
 from eventbus.engine.consumer import Consumer, SharingConsumer
-from eventbus.engine.job import Job, Settle, cancelled, give_back
+from eventbus.engine.job import Job, Settle, cancelled, fail, give_back
 from eventbus.engine.metering.job_meter import JobMeter, note_lost
 from eventbus.model.containment import original
 from eventbus.runtime.timers import TimerWheel
-from eventbus.telemetry.failure import mark_own
+from eventbus.telemetry.failure import describe_odd, mark_own
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
@@ -188,7 +188,7 @@ class Executor:
         except asyncio.CancelledError as error:
             settle = self._decide_cancelled(run, error)
         except BaseException as error:  # noqa: BLE001  (whatever a handler raises, SystemExit too)
-            settle = run.consumer.decide(run.job, original(error))
+            settle = _decide(run, error)
             if run.cause is not None:  # the error came from the cancellation, so the cause decides
                 settle = self._decide_cancelled(run)
         if run.job.id in self.unsaid:
@@ -220,7 +220,7 @@ class Executor:
             late.__cause__ = error  # its traceback shows where the handler was
             mark_own(late)
             error = late
-        return run.consumer.decide(run.job, error or asyncio.CancelledError())
+        return _decide(run, error or asyncio.CancelledError())
 
     def _end(self, run: Running, settle: Settle | None) -> None:
         job = run.job
@@ -346,3 +346,13 @@ class Executor:
         except TimeoutError:
             return False
         return True
+
+
+def _decide(run: Running, error: BaseException) -> Settle:
+    """Return what becomes of a job whose handler raised. An error that cannot be asked fails it."""
+    try:
+        return run.consumer.decide(run.job, original(error))
+    except BaseException as odd:  # noqa: BLE001  (its class may do anything, and nobody else would end the job)
+        text = describe_odd(error, odd, attempts=run.job.attempts + 1)
+        _log.error("an error cannot be asked, so its job fails", **run.told(), error=text)
+        return fail(text)

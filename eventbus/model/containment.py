@@ -13,10 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["Contained", "Passing", "as_exception", "contained", "contained_await", "original"]
+__all__ = [
+    "Contained",
+    "Passing",
+    "as_exception",
+    "causes_of",
+    "contained",
+    "contained_await",
+    "members_of",
+    "original",
+]
+
+# What Python itself keeps, whatever properties a class of the user's has of these names.
+_MEMBERS: Any = vars(BaseExceptionGroup)["exceptions"]
+_CAUSE: Any = vars(BaseException)["__cause__"]
+_CONTEXT: Any = vars(BaseException)["__context__"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,6 +105,16 @@ def _stepped(work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
             raise _Closed from closing
         except BaseException as error:  # noqa: BLE001  (a cancellation, which goes where the work waits)
             given, failed = None, error
+
+
+def members_of(error: BaseException) -> Sequence[BaseException]:
+    """Return the errors in a group; none for an error that is no group. Runs no code of its class."""
+    return _MEMBERS.__get__(error) if issubclass(type(error), BaseExceptionGroup) else ()
+
+
+def causes_of(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
+    """Return the cause and the context of an error. Runs no code of its class."""
+    return _CAUSE.__get__(error), _CONTEXT.__get__(error)
 
 
 def original(error: BaseException) -> BaseException:

@@ -15,8 +15,8 @@ Not here: how many attempts a rule allows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
+from eventbus.model.containment import members_of
 from eventbus.model.retry import Retry
 from eventbus.telemetry.failure import (
     Recorded,
@@ -65,12 +65,16 @@ def leaves_of(error: BaseException) -> Sequence[BaseException]:
     if known is not None:
         return known
     found: list[BaseException] = []
-    ahead: list[BaseException] = [error] if isinstance(error, BaseExceptionGroup) else []
+    seen: set[int] = set()
+    ahead = list(members_of(error))
     while ahead:
         one = ahead.pop()
-        if isinstance(one, BaseExceptionGroup):
-            ahead += cast("BaseExceptionGroup[BaseException]", one).exceptions
-        else:
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        members = members_of(one)
+        ahead += members
+        if not members:
             found.append(one)
     return found
 

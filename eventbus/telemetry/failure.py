@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -25,7 +25,7 @@ from eventbus.errors import (
     StoreCorrupt,
     Unrecoverable,
 )
-from eventbus.model.containment import as_exception, contained, original
+from eventbus.model.containment import as_exception, causes_of, contained, members_of, original
 from eventbus.model.redaction.hidden_around import hidden_around, note_forms_around
 from eventbus.model.redaction.hidden_values import NOTHING_HIDDEN, HiddenTexts
 from eventbus.model.redaction.places import find_hidden_in, plain
@@ -38,6 +38,7 @@ __all__ = [
     "Failure",
     "carry_hidden",
     "describe",
+    "describe_odd",
     "hidden_of",
     "hide_in_record",
     "log_failure",
@@ -217,6 +218,14 @@ def describe_expired(error: EmissionExpired, *, attempts: int) -> str:
     return _encode(Failure("EmissionExpired", str(error), attempts, expired=True, event=error.event)).decode()
 
 
+def describe_odd(error: BaseException, odd: BaseException, *, attempts: int) -> str:
+    """Return the record of an error that cannot be asked: whoever tried got `odd`. Runs no code of its
+    class.
+    """
+    message = f"the error cannot be asked: {type(odd).__qualname__} was raised in a look at it"
+    return _encode(Failure(type_name(type(error)), message, attempts)).decode()
+
+
 def describe_cancelled(reason: str) -> str:
     """Return the record of a job that was cancelled for `reason`, as JSON text."""
     return _encode(Failure("JobCancelled", _clean(_cut(reason)))).decode()
@@ -319,9 +328,7 @@ def hidden_of(error: BaseException) -> set[str]:
             continue
         seen.add(id(raised))
         found.update(mark_of(raised, _HIDDEN) or ())
-        ahead += [raised.__cause__, raised.__context__]
-        if isinstance(raised, BaseExceptionGroup):
-            ahead += cast("BaseExceptionGroup[BaseException]", raised).exceptions
+        ahead += (*causes_of(raised), *members_of(raised))
     return found
 
 

@@ -29,10 +29,12 @@ import anyio
 
 from eventbus import errors
 from eventbus.errors import PayloadError
-from eventbus.model.containment import as_exception
+from eventbus.model.containment import as_exception, members_of
 
 __all__ = ["hide_frames", "short_stack", "short_traceback"]
 
+_MOST = 1000
+"""Members of a group, each as often as it is in there, whose tracebacks are told."""
 _hidden: set[str] = set()
 _ASYNCIO = f"{Path(asyncio.__file__).parent}{os.sep}"
 _COMMANDS = f"{Path(errors.__file__).parent / 'cli'}{os.sep}"
@@ -61,7 +63,8 @@ def short_traceback(error: BaseException) -> str:
     """
     try:
         # lookup_lines=False: source lines are read only for the frames that are shown.
-        report = TracebackException(type(error), error, error.__traceback__, lookup_lines=False, compact=True)
+        told = error if _has_few_members(error) else Exception(str(error))
+        report = TracebackException(type(error), told, error.__traceback__, lookup_lines=False, compact=True)
         chain = list(_chain(report, error))
         is_ours = not any(_shown(link.stack) for link in chain)
         if is_ours and isinstance(error, PayloadError):
@@ -73,6 +76,21 @@ def short_traceback(error: BaseException) -> str:
     except BaseException as own:  # noqa: BLE001  (the user's __str__ or __repr__)
         as_exception(own)
         return ""
+
+
+def _has_few_members(error: BaseException) -> bool:
+    """Return whether a report of a group ends soon: it has each member as often as the group does, and asks
+    the class.
+    """
+    count, ahead = 0, [error]
+    while ahead and count <= _MOST:
+        one = ahead.pop()
+        members = members_of(one)
+        if members and type(one).exceptions is not BaseExceptionGroup.exceptions:  # type: ignore[attr-defined]
+            return False
+        ahead += members
+        count += 1
+    return count <= _MOST
 
 
 def short_stack(frame: FrameType) -> str:

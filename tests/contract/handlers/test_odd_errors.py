@@ -117,3 +117,66 @@ async def test_an_error_that_a_durable_function_gets_from_an_event_keeps_its_pla
         report = await flow.report()
     assert "hunter-22" not in str(report)
     assert "•••" in report.error
+
+
+class _NoMembers(ExceptionGroup[Exception]):
+    @property
+    def exceptions(self) -> Any:
+        raise SystemExit("none for you")
+
+
+class _Itself(ExceptionGroup[Exception]):
+    @property
+    def exceptions(self) -> Any:
+        return (self,)
+
+
+class _NoCause(Exception):
+    @property
+    def __cause__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        raise SystemExit("no cause for you")
+
+
+class _NoClass(Exception):
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise SystemExit("no class for you")
+
+
+def _doubled() -> Exception:
+    error: Exception = ValueError("twice")
+    for _ in range(60):
+        members: list[Exception] = [error, error]
+        error = ExceptionGroup("both", members)
+    return error
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: _NoMembers("a", [ValueError("x")]),
+        lambda: _Itself("a", [ValueError("x")]),
+        lambda: _NoCause("x"),
+        lambda: _NoClass("x"),
+        lambda: ExceptionGroup("a", [_NoCause("x"), _NoClass("y")]),
+        _doubled,
+    ],
+    ids=["members", "itself", "cause", "class", "leaves", "doubled"],
+)
+async def test_an_error_that_cannot_be_asked_ends_its_job_and_nothing_else(
+    make_provider: Callable[..., EventProvider], make: Callable[[], Exception]
+) -> None:
+    provider = make_provider(concurrency=1)
+
+    @provider.on("odd", retry=Retry(attempts=1))
+    async def fail(_: int) -> None:
+        raise make()
+
+    @provider.on("plain")
+    async def answer(n: int) -> int:
+        return n
+
+    async with provider, provider.worker():
+        with pytest.raises(HandlerError):
+            await provider.emit("odd", 1)
+        assert await provider.emit("plain", 2) == 2
