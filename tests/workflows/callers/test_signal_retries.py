@@ -132,6 +132,38 @@ async def test_each_signal_counts_once_in_each_run_that_has_not_kept_it(
             known.clear()
 
 
+@pytest.mark.parametrize("ends", ["fails", "is cancelled"])
+@pytest.mark.parametrize("spread", [False, True])
+async def test_a_retry_that_keeps_all_steps_ends_without_another_signal(
+    spread: bool, ends: str, make_provider: MakeProvider, stack: AsyncExitStack
+) -> None:
+    """The root has nothing left to wait for: it must not lie down to listen, for nobody sends it anything."""
+    is_broken, hook_runs = True, asyncio.Event()
+    graph: Workflow[Any, list[str]] = Workflow("kept", output=list[str], spread=spread, retry=_ONCE)
+    wait = graph.wait(GO, name="wait")
+
+    @graph.completed
+    async def done(ctx: StepContext[Any]) -> list[str]:
+        hook_runs.set()
+        if is_broken and ends == "fails":
+            raise ValueError("the hook is broken")
+        if is_broken:
+            await asyncio.Event().wait()
+        return [ctx.result(wait)]
+
+    flows = await _open(make_provider(), stack, graph)
+    flow = await flows.execute(graph, None)
+    await flow.signal(GO, "only once", signal_id="own")
+    await asyncio.wait_for(hook_runs.wait(), 60)
+    if ends == "is cancelled":
+        await flow.cancel()
+    with pytest.raises(FlowError, match="cancelled" if ends == "is cancelled" else "hook is broken"):
+        await flow.result(60)
+    is_broken = False
+    flow = await flows.retry(flow.id)
+    assert await flow.result(60) == ["only once"]
+
+
 async def test_a_function_that_waits_again_is_sent_the_same_signal(
     make_provider: MakeProvider, stack: AsyncExitStack
 ) -> None:
