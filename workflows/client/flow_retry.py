@@ -174,8 +174,8 @@ async def _forgotten(
 
 
 def _unspent(journal: Sequence[Entry], snapshot: Snapshot) -> list[str]:
-    """Return the ids of the triggers that moved a machine nowhere: those that did not fit in the last run, and
-    those whose transition failed since the machine came to its place.
+    """Return the ids of the triggers that moved a machine nowhere: those that did not fit in the last run,
+    and those whose transition failed since the machine came to its place.
 
     Its journal has only the newest entries, perhaps without the one that began the run.
     """
