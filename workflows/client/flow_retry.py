@@ -18,7 +18,7 @@ step a second time changes nothing).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -29,7 +29,7 @@ from workflows.client.sent_triggers import send_retry
 from workflows.distributed.activation import read_journal
 from workflows.errors import FlowNotEnded
 from workflows.functions.calls.kept import kept_entries
-from workflows.machines.snapshot import MACHINE, read_snapshot
+from workflows.machines.snapshot import MACHINE, Snapshot, read_snapshot
 from workflows.records.checkpoints import GRAPH, read_undone
 from workflows.records.entries import Entry, entries_of_run
 from workflows.records.graph_history import GraphHistory, read_graph
@@ -154,6 +154,9 @@ async def _forgotten(
 
     So their wait runs again, or the place of a machine where one failed waits again, or they did not fit.
     """
+    if last.machine:
+        snapshot = read_snapshot(flow_id, await jobs.lives(flow_id, [MACHINE], deadline=deadline))
+        return _unique(() if snapshot is None else _unspent(journal, snapshot))
     if last.durable:
         before = kept_entries(journal).entries
         after = kept_entries([*journal, Entry(kind="run", run=following.run)]).entries
@@ -167,13 +170,33 @@ async def _forgotten(
             for number, entry in numbered
             if entry.kind != "refused" and number == following.kept.get(entry.place)
         }
-    found = [entry.signal for entry in before if entry.signal and entry.signal not in kept]
-    if last.machine:
-        snapshot = read_snapshot(flow_id, await jobs.lives(flow_id, [MACHINE], deadline=deadline))
-        trouble = None if snapshot is None else snapshot.trouble
-        if snapshot is not None and trouble is not None and trouble.origin == snapshot.place:
-            found.append(trouble.chosen)
-    return [one for one in dict.fromkeys(found) if one][-_MOST_IDS:]
+    return _unique(entry.signal for entry in before if entry.signal not in kept)
+
+
+def _unspent(journal: Sequence[Entry], snapshot: Snapshot) -> list[str]:
+    """Return the ids of the triggers that moved a machine nowhere: those that did not fit in the last run,
+    and those whose transition failed since the machine came to its place.
+
+    Its journal has only the newest entries, perhaps without the one that began the run.
+    """
+    refused: list[str] = []
+    failed: list[str] = []
+    for entry in journal:
+        if entry.kind == "run":
+            refused.clear()  # the retry before has forgotten them
+        elif entry.kind == "refused":
+            refused.append(entry.signal)
+        elif entry.kind == "failed" and entry.move == snapshot.moves:
+            failed.append(entry.signal)
+    trouble = snapshot.trouble
+    if trouble is not None and trouble.origin == snapshot.place:
+        failed.append(trouble.chosen)
+    return [*refused, *failed]
+
+
+def _unique(ids: Iterable[str]) -> list[str]:
+    """Return the ids that senders chose, each once, at most as many of the last as the server remembers."""
+    return [one for one in dict.fromkeys(ids) if one][-_MOST_IDS:]
 
 
 def _kept_in(history: GraphHistory, last: FlowMessage) -> dict[str, int]:

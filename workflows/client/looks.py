@@ -20,6 +20,7 @@ from workflows.client.histories import read_record
 from workflows.client.inspection import FlowInspector
 from workflows.client.open_waits import open_waits
 from workflows.client.sent_signals import SignalSender
+from workflows.definition.signal import Signal
 from workflows.graphs.folding import fold
 from workflows.graphs.graph import Graph, decode_graph
 from workflows.graphs.runs import graph_of_run, has_positions
@@ -157,13 +158,13 @@ class FlowLooks:
     async def signal(
         self,
         flow_id: str,
-        name: str,
+        name: Signal[Any] | str,
         payload: Any = None,
         *,
         signal_id: str | None = None,
         call_timeout: Duration | None = None,
     ) -> None:
-        """Send a flow a signal by its name, with a payload of JSON; `FlowHandle.signal` sends typed ones.
+        """Send a flow a signal by its name, with a payload of JSON, or by itself, with one of its type.
 
         Name and payload are checked before as there: by the definition that is registered here, else the name
         by what a worker has told of the flow's version. A value that JSON would change, such as NaN, a set or

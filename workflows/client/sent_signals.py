@@ -106,15 +106,21 @@ class SignalSender:
     async def send_json(
         self,
         flow_id: str,
-        name: str,
+        name: Signal[Any] | str,
         payload: Any,
         *,
         signal_id: str = "",
         call_timeout: Duration | None = None,
     ) -> None:
-        """Send a signal with a payload of JSON, to a state machine a trigger. Raises as
-        `WorkflowProvider.signal`.
+        """Send a signal with a payload of JSON, or of its type if it is given as itself; to a state machine a
+        trigger. Raises as `WorkflowProvider.signal`.
         """
+        if isinstance(name, Signal):
+            check_flow_id(flow_id)
+            await self.send(flow_id, name, payload, signal_id=signal_id, call_timeout=call_timeout)
+            return
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"expected a signal or its name, got: {shown(name)}")
         deadline = self._jobs.settings.deadline(call_timeout)
         known = _known(self._registry, workflow_of(check_flow_id(flow_id)))
         if known:

@@ -312,7 +312,8 @@ class FlowConsumer:
                 tree=job.id,
                 awaited=awaited,
                 saved={GRAPH: workflow.version},
-                heard=job.heard if workflow.listens else None,
+                # A retry that kept all steps awaits nothing: no signal would come that ends its wait.
+                heard=job.heard if workflow.listens and awaited else None,
             )
         )
         # None: the root waits for its steps or has lost its lease, so there is nothing to settle.

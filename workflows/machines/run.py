@@ -340,7 +340,8 @@ class MachineRun:
                 recording.record(change, recording.entry("try", place=place, due_ms=trouble.due_ms, **facts))
             )
             return
-        entries, following = [recording.entry("failed", place=place, **facts)], None
+        entries = [recording.entry("failed", place=place, signal=fire.chosen, **facts)]
+        following = None
         stands = msgspec.structs.replace(standing.snapshot, trouble=trouble)
         if transition.error_place is not None:
             stands = self._moved_to(transition.error_place)

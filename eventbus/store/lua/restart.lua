@@ -67,7 +67,11 @@ local live = not kept.texts and commands.try('HGETALL', shard.key('live', id)) o
 for i = 1, #live, 2 do
   if live[i]:sub(1, 11) ~= 'saved/kept/' then redis.call('HDEL', shard.key('live', id), live[i]) end
 end
-if taken[1] then redis.call('HSET', shard.key('live', id), '#taken', table.concat(taken, ' ')) end
+if taken[1] then
+  redis.call('HSET', shard.key('live', id), '#taken', table.concat(taken, ' '))
+else
+  redis.call('HDEL', shard.key('live', id), '#taken') -- if all texts stay, the old one is still there
+end
 if redis.call('EXISTS', shard.key('inbox', id)) == 1 then more[#more + 1], more[#more + 2] = 'inbox', 1 end
 redis.call('HSET', shard.key('more', id), unpack(more))
 fields.keep_body(head, id, body)

@@ -132,6 +132,38 @@ async def test_each_signal_counts_once_in_each_run_that_has_not_kept_it(
             known.clear()
 
 
+@pytest.mark.parametrize("ends", ["fails", "is cancelled"])
+@pytest.mark.parametrize("spread", [False, True])
+async def test_a_retry_that_keeps_all_steps_ends_without_another_signal(
+    spread: bool, ends: str, make_provider: MakeProvider, stack: AsyncExitStack
+) -> None:
+    """The root has nothing left to wait for: it must not lie down to listen, for nobody sends it anything."""
+    is_broken, hook_runs = True, asyncio.Event()
+    graph: Workflow[Any, list[str]] = Workflow("kept", output=list[str], spread=spread, retry=_ONCE)
+    wait = graph.wait(GO, name="wait")
+
+    @graph.completed
+    async def done(ctx: StepContext[Any]) -> list[str]:
+        hook_runs.set()
+        if is_broken and ends == "fails":
+            raise ValueError("the hook is broken")
+        if is_broken:
+            await asyncio.Event().wait()
+        return [ctx.result(wait)]
+
+    flows = await _open(make_provider(), stack, graph)
+    flow = await flows.execute(graph, None)
+    await flow.signal(GO, "only once", signal_id="own")
+    await asyncio.wait_for(hook_runs.wait(), 60)
+    if ends == "is cancelled":
+        await flow.cancel()
+    with pytest.raises(FlowError, match="cancelled" if ends == "is cancelled" else "hook is broken"):
+        await flow.result(60)
+    is_broken = False
+    flow = await flows.retry(flow.id)
+    assert await flow.result(60) == ["only once"]
+
+
 async def test_a_function_that_waits_again_is_sent_the_same_signal(
     make_provider: MakeProvider, stack: AsyncExitStack
 ) -> None:
@@ -257,3 +289,149 @@ async def test_a_place_that_waits_again_takes_the_same_trigger_and_no_move_is_ma
     await until(lambda: accepts("last"), "it moved")
     await flow.trigger("last", "new two", trigger_id="2")
     assert await flow.result(60) == ["one" if resume else "new one", "new two"]
+
+
+@dataclass
+class Turns:
+    left: int = 0
+    made: int = 0
+
+
+class Circles(StateMachine[Turns], name="circles", start="a"):
+    is_broken = False
+
+    @transition("a", to="a", wait=int, retry=_ONCE)
+    async def begin(self, ctx: MachineContext[Turns], turns: int) -> None:
+        if Circles.is_broken:
+            raise ValueError("begin is broken")
+        ctx.state.left = turns
+
+    @transition("a", to="a", when=lambda ctx: ctx.state.left > 0)
+    async def turn(self, ctx: MachineContext[Turns]) -> None:
+        ctx.state.left -= 1
+        ctx.state.made += 1
+
+    @transition("a", to=END, wait=str, retry=_ONCE)
+    async def one(self, ctx: MachineContext[Turns], word: str) -> tuple[str, int]:
+        if Circles.is_broken:
+            raise ValueError("one is broken")
+        return word, ctx.state.made
+
+    @transition("a", to=END, wait=str, retry=_ONCE)
+    async def two(self, ctx: MachineContext[Turns], word: str) -> tuple[str, int]:
+        if Circles.is_broken:
+            raise ValueError("two is broken")
+        return word, ctx.state.made
+
+
+class Circle:
+    """A flow of `Circles`."""
+
+    def __init__(self, provider: EventProvider, flows: WorkflowProvider, flow: Any, until: Until) -> None:
+        self.flow = flow
+        self._jobs = provider.jobs
+        self._flows = flows
+        self._until = until
+
+    async def opens(self, moves: int = 0) -> None:
+        """Wait until the place accepts triggers, after so many moves."""
+
+        async def is_open() -> bool:
+            machine = (await self.flow.report()).machine
+            return machine is not None and "one" in machine.accepts and machine.version >= moves
+
+        await self._until(is_open, "the place accepts triggers")
+
+    async def send(self, name: str, text: str, trigger: str, *, entry: str) -> None:
+        """Send a trigger, unchecked, and wait until the journal has an entry about what became of it."""
+
+        async def count() -> int:
+            return sum(f'"k":"{entry}"' in each for each in await self._jobs.journal(self.flow.id))
+
+        async def is_recorded() -> bool:
+            return await count() > before
+
+        before = await count()
+        await self.opens()
+        await self._jobs.signal(self.flow.id, f"!{name}", text, signal=trigger)
+        await self._until(is_recorded, f"the journal has {entry}")
+        await self.opens()
+
+    async def run_again(self) -> None:
+        """End the flow, and retry it."""
+        await self.flow.cancel()
+        with pytest.raises(FlowError, match="cancelled"):
+            await self.flow.result(60)
+        Circles.is_broken = False
+        self.flow = await self._flows.retry(self.flow.id)
+        run = (await self.flow.report()).run
+
+        async def has_begun() -> bool:  # the first activation closes the place for a moment
+            return any(f'"k":"run","x":{run}' in each for each in await self._jobs.journal(self.flow.id))
+
+        await self._until(has_begun, "the run has begun")
+        await self.opens()
+
+
+@pytest.fixture
+async def circle(make_provider: MakeProvider, stack: AsyncExitStack, until: Until) -> Circle:
+    flows = await _open(provider := make_provider(), stack, Circles)
+    Circles.is_broken = False
+    found = Circle(provider, flows, await flows.execute(Circles, Turns()), until)
+    await found.opens()
+    return found
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        [("one", "1")],
+        [("one", "1"), ("two", "2")],
+        [("one", "1"), ("one", "2")],
+        [("one", "1"), ("one", "")],
+        [("two", "2"), ("one", "1")],
+    ],
+    ids=str,
+)
+async def test_every_trigger_that_failed_at_a_place_may_be_sent_once_more(
+    circle: Circle, failing: list[tuple[str, str]]
+) -> None:
+    """Also if no other id is remembered, and if another one failed behind it."""
+    Circles.is_broken = True
+    for name, trigger in failing:
+        await circle.send(name, '"failed"', trigger, entry="failed")
+    await circle.run_again()
+    await circle.flow.trigger("one", "again", trigger_id="1")
+    assert await circle.flow.result(60) == ("again", 0)
+
+
+async def test_the_only_trigger_of_a_flow_may_be_sent_once_more_if_it_did_not_fit(circle: Circle) -> None:
+    await circle.send("one", "1", "own", entry="refused")
+    await circle.run_again()
+    await circle.flow.trigger("one", "fits", trigger_id="own")
+    assert await circle.flow.result(60) == ("fits", 0)
+
+
+async def test_a_trigger_that_did_not_fit_is_forgotten_though_the_journal_has_lost_the_beginning_of_its_run(
+    circle: Circle,
+) -> None:
+    """The journal of a machine has the newest 100 entries alone."""
+    await circle.run_again()
+    await circle.send("begin", "150", "other", entry="move")
+    await circle.opens(moves=151)
+    await circle.send("one", "1", "own", entry="refused")
+    await circle.run_again()
+    await circle.flow.trigger("one", "fits", trigger_id="own")
+    assert await circle.flow.result(60) == ("fits", 150)
+
+
+async def test_a_trigger_that_failed_and_then_moved_the_machine_moves_it_once(circle: Circle) -> None:
+    Circles.is_broken = True
+    await circle.send("begin", "3", "own", entry="failed")
+    Circles.is_broken = False
+    await circle.flow.retry()  # in the same run, by hand
+    await circle.opens(moves=4)
+    await circle.run_again()
+    await circle.flow.trigger("begin", 5, trigger_id="own")
+    await circle.flow.trigger("one", "ends", trigger_id="another")
+    assert await circle.flow.result(60) == ("ends", 3)

@@ -149,6 +149,25 @@ async def test_a_value_of_the_declared_type_or_its_json_may_be_sent_by_name(
         await flow.cancel()
 
 
+async def test_a_signal_may_be_given_as_itself_to_the_flow_of_an_id(make_provider: MakeProvider) -> None:
+    provider, other = make_provider(), make_provider()
+    flows, strange = _flows(provider, takes_time, Takes), _flows(other)
+    when = datetime(2026, 11, 26, tzinfo=UTC)
+    async with provider, provider.worker(), other:
+        for sender in (flows, strange):
+            flow = await flows.execute(takes_time, None)
+            with pytest.raises(PayloadError, match="signal 'when' failed its validation"):
+                await sender.signal(flow.id, WHEN, 7)
+            with pytest.raises(DefinitionError, match="declares no signal 'go'"):
+                await flows.signal(flow.id, GO, 7)
+            await sender.signal(flow.id, WHEN, when)
+            assert await flow.result(60)
+            machine = await flows.execute(Takes, {})
+            with pytest.raises(DefinitionError, match="takes triggers and no signals"):
+                await sender.signal(machine.id, GO, 7)
+            await machine.cancel()
+
+
 @pytest.mark.parametrize("name", ["", "two words", "!go", "\ud800", 7, None])
 async def test_a_name_that_no_signal_can_have_is_refused(make_provider: MakeProvider, name: Any) -> None:
     provider = make_provider()
