@@ -352,7 +352,7 @@ def _decide(run: Running, error: BaseException) -> Settle:
     """Return what becomes of a job whose handler raised. An error that cannot be asked fails it."""
     try:
         return run.consumer.decide(run.job, original(error))
-    except BaseException as odd:  # noqa: BLE001  (its class may do anything, and nobody else would end the job)
+    except BaseException as odd:  # noqa: BLE001  (nobody else would end the job)
         text = describe_odd(error, odd, attempts=run.job.attempts + 1)
         _log.error("an error cannot be asked, so its job fails", **run.told(), error=text)
         return fail(text)

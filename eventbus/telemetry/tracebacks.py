@@ -86,7 +86,7 @@ def _has_few_members(error: BaseException) -> bool:
     while ahead and count <= _MOST:
         one = ahead.pop()
         members = members_of(one)
-        if members and type(one).exceptions is not BaseExceptionGroup.exceptions:  # type: ignore[attr-defined]
+        if members and getattr(type(one), "exceptions", None) is not BaseExceptionGroup.exceptions:
             return False
         ahead += members
         count += 1

@@ -111,7 +111,7 @@ async def test_errors_come_when_the_time_is_over_and_those_of_a_batch_in_order(
 
     await asyncio.gather(*map(watch, range(1500)))
     assert not early
-    # Each batch ends together. One that is sent when a call before it has ended, ends a moment later than others.
+    # Each batch ends together. One that is sent when a call has ended, ends a moment later than others.
     for first in range(0, 1500, send_buffer._BATCH):  # pyright: ignore[reportPrivateUsage]
         batch = [number for number in ended if first <= number < first + 200]
         assert batch == sorted(batch)
