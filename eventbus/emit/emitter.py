@@ -104,7 +104,6 @@ class Emitter:
         self._plan = self._make_plan(self._planned)
         self._refusal = ""
         """Why nothing new is taken."""
-        self._sending: asyncio.Task[None] | None = None
         self._has_left = False
 
     async def start(self, *, reads_only: bool = False) -> None:
@@ -130,7 +129,6 @@ class Emitter:
             self._refusal = "the provider only reads"
             return
         self._uplink.start_roles()
-        self._sending = asyncio.create_task(self._buffer.run(), name="eventbus-emitter")
 
     async def stop(self) -> None:
         """Fail all waiters, and send the emissions that are not sent yet. Takes 5 s at most."""
@@ -144,9 +142,7 @@ class Emitter:
         except (TimeoutError, StoreError) as error:
             _log.warning("stopping without the server", error=str(error) or "no answer in time")
         self._buffer.abandon()
-        if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.wait([self._sending])
+        await self._buffer.aclose()
         self._tracker.close(stopped)
 
     async def aclose(self) -> None:

@@ -39,8 +39,6 @@ from collections import deque
 from operator import itemgetter
 from typing import Any
 
-import anyio
-
 from eventbus.emit.batches import (
     IN_FLIGHT,
     REFUSALS,
@@ -250,14 +248,10 @@ class SendBuffer:
             # Not at once: the other emissions of this tick go in the same batch.
             asyncio.get_running_loop().call_soon(self._flush)
 
-    async def run(self) -> None:
-        """Allow sending until this is cancelled, then end the calls under way. A role of the emitter."""
-        try:
-            await anyio.sleep_forever()
-        finally:
-            self._is_ended = True
-            # This task is cancelled already, and each emission still needs its end.
-            await run_to_end(end_calls(self._in_flight), "send buffer")
+    async def aclose(self) -> None:
+        """Send nothing more, and end the calls under way: each emission needs its end."""
+        self._is_ended = True
+        await run_to_end(end_calls(self._in_flight), "send buffer")
 
     async def flush(self) -> None:
         """Wait until each emission in the buffer is answered or given up."""

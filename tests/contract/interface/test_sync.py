@@ -386,5 +386,8 @@ async def test_a_plain_script_needs_no_event_loop_and_ends_cleanly(
             timeout=300,
             check=False,
         )
-    assert (ran.returncode, ran.stderr) == (0, "")
+    # On a busy machine the server may be called away until it answers.
+    said = [line for line in ran.stderr.splitlines() if "started without a server" not in line]
+    said = [line for line in said if "server available again" not in line]
+    assert (ran.returncode, said) == (0, [])
     assert ran.stdout.splitlines()[-1] in ("4", "sent")
