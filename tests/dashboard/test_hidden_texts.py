@@ -588,6 +588,10 @@ async def test_results_of_each_shape_that_repeat_a_sensitive_value_are_hidden(
         return ctx.input.pan, ctx.input.number
 
     @workflow.step
+    async def other(ctx: StepContext[Input]) -> tuple[str, int]:
+        return "another", 7
+
+    @workflow.step
     async def model(ctx: StepContext[Input]) -> Model:
         return Model(pan="nothing", token=TOKEN)
 
@@ -599,6 +603,7 @@ async def test_results_of_each_shape_that_repeat_a_sensitive_value_are_hidden(
         await flow.result()
         steps = (await flow.report()).steps
         assert steps["pair"].result == ["•••", "•••"]
+        assert steps["other"].result == ("another", 7)
         assert steps["model"].result == Model(pan="nothing", token=TOKEN)
         client = open_dashboard(provider, flows=flows)
         for path, text in (await _texts(client, f"/flows/{flow.id}", f"/api/v1/flows/{flow.id}")).items():

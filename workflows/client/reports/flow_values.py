@@ -21,6 +21,7 @@ __all__ = ["with_values", "without_long_values"]
 _INPUT, _RESULT, _STATE = "i", "result", "state"
 """The fields of a message whose marks say what is sensitive."""
 _LONG = 16 * 1024
+_NO_VALUES = HiddenValues("")
 
 
 def with_values(
@@ -66,7 +67,7 @@ def _without_repeats(step: StepReport, hidden: HiddenValues) -> StepReport:
     changed: dict[str, Any] = {}
     for name in ("result", "progress"):
         value = json_values(getattr(step, name))
-        if (shown := hidden.in_texts(value)) != value:
+        if (shown := hidden.in_texts(value)) != _NO_VALUES.in_texts(value):
             changed[name] = shown
     return msgspec.structs.replace(step, **changed) if changed else step
 
