@@ -57,7 +57,7 @@ from eventbus.emit.route import Route
 from eventbus.emit.tree_sender import TreeSender
 from eventbus.errors import EmitError, ProviderStopped, StoreError, StoreRefused
 from eventbus.model import clock
-from eventbus.runtime.clean_up import run_to_end
+from eventbus.runtime.clean_up import call_unless_ending, run_to_end
 from eventbus.store.connection.connector import TRANSIENT
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, ROOTS, AddAnswer, AddQueue, AddRow, AddVerdict
@@ -394,7 +394,9 @@ class SendBuffer:
         self._attendance.end_call(batch.number)
         if batch.keys:
             self._tracker.expect_answers(-len(batch.keys))
-        if self.unsent:
+        if self.unsent and answer.cancelled():
+            call_unless_ending(self._flush)
+        elif self.unsent:
             self._flush()
         elif not self._in_flight:
             self._empty.set()

@@ -28,7 +28,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -46,6 +47,7 @@ from eventbus.emit.completion import CompletionTracker
 from eventbus.emit.emission import PendingEmission
 from eventbus.errors import EmitError, ProviderStopped
 from eventbus.model import clock
+from eventbus.runtime.clean_up import call_unless_ending
 from eventbus.store.store import Store
 from eventbus.store.tree_store import CALL_ROWS, Chunk, TreeVerdict
 from eventbus.telemetry.send_meter import SendMeter
@@ -168,17 +170,19 @@ class TreeSender:
         """Send whole trees in one call, which ends at the earliest of their deadlines."""
         chunks = [pending.chunks[0] for pending in batch]
         deadline = min(pending.deadline for pending in batch)
+        go_on: Callable[[], object] = self._flush
         try:
             verdicts = await self._add(chunks, deadline, number=batch[0].number)
         except BaseException as error:  # a cancellation too: the emissions must get their end
             for pending in batch:
                 self._fail(pending, error, is_last=True)
-            if not isinstance(error, Exception):
-                raise
-            return
+            if isinstance(error, Exception):
+                return
+            go_on = partial(call_unless_ending, self._flush)
+            raise
         finally:
             self._under_way -= 1
-            self._flush()
+            go_on()
         for pending, verdict in zip(batch, verdicts, strict=True):
             if verdict.word == "pending":
                 self._start(self._send_chunks(pending))

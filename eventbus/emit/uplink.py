@@ -63,6 +63,7 @@ from eventbus.emit.reply_reader import ReplyReader
 from eventbus.emit.wait_list import WaitList
 from eventbus.errors import ProviderStopped, StoreError
 from eventbus.model import clock
+from eventbus.runtime.clean_up import call_unless_ending
 from eventbus.settings.settings import Settings
 from eventbus.store.connection.connector import Connector
 from eventbus.store.store import SHARD, Store
@@ -176,7 +177,7 @@ class Uplink:
             await asyncio.sleep(1)  # an error that stays must not keep the loop busy
 
     def _on_roles_end(self, roles: asyncio.Task[None]) -> None:
-        """Tell all who wait that no outcome comes any more, unless the last provider left."""
+        """Note that no outcome comes any more, and tell all who wait, unless the last provider left."""
         if self._stop.is_set():
             return
         error = None if roles.cancelled() else roles.exception()
@@ -184,6 +185,12 @@ class Uplink:
         self.why_broken = (
             f"the task {roles.get_name()!r}, which reads replies, {how}; stop the provider and start it again"
         )
+        if roles.cancelled():
+            call_unless_ending(self._tell_broken, error)
+        else:
+            self._tell_broken(error)
+
+    def _tell_broken(self, error: BaseException | None) -> None:
         _log.error("no outcome comes any more", error=self.why_broken, exc_info=error)
         for emission in [each for waiting in self.waits.jobs.values() for each in waiting]:
             message = f"no outcome of {emission.event} comes: {self.why_broken}; the job goes on"

@@ -16,7 +16,7 @@ alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import anyio
@@ -24,12 +24,14 @@ import anyio
 from eventbus.model import clock
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["run_to_end"]
+__all__ = ["call_unless_ending", "run_to_end"]
 
 T = TypeVar("T")
 
 _PATIENCE = 5.0
 """Seconds for closing a connection, or a few of them."""
+_MOMENT = 0.1
+"""Seconds."""
 
 _log = get_logger("eventbus")
 
@@ -58,6 +60,13 @@ async def run_to_end(work: Coroutine[Any, Any, T], what: str, *, within: float =
     if cancelled is not None:
         raise cancelled
     return task.result() if task.done() else None
+
+
+def call_unless_ending(function: Callable[..., object], *args: Any) -> None:
+    """Call a function a moment after somebody from outside has cancelled a task of ours; not if that was the
+    end of the event loop, which a new call would outlive, and which nobody needs to hear of.
+    """
+    asyncio.get_running_loop().call_later(_MOMENT, function, *args)
 
 
 def _forget(task: asyncio.Task[Any]) -> None:

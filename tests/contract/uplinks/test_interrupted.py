@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -201,3 +203,47 @@ async def test_what_is_raised_in_a_role_of_a_worker_is_told_to_those_who_wait_fo
 
 async def _same(n: int) -> int:
     return n
+
+
+_UNSTOPPED = """
+import asyncio
+from eventbus import EventProvider
+from workflows import StepContext, Workflow, WorkflowProvider
+
+flow = Workflow("two", input=int, spread=True)
+
+@flow.step
+async def one(ctx: StepContext[int]) -> None: ...
+
+@flow.step(after=[one])
+async def other(ctx: StepContext[int]) -> None: ...
+
+async def main() -> None:
+    provider = EventProvider("redis://127.0.0.1:1/0")
+    flows = WorkflowProvider(provider)
+    flows.register(flow)
+    await provider.__aenter__()
+    emissions = [provider.emit("x", n, reply=False) for n in range(3000)]
+    begun = []
+    for n in range(30):
+        begun.append(asyncio.create_task(flows.execute(flow, n)))
+        await asyncio.sleep(0)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_loop_that_ends_without_a_stop_leaves_no_call_behind() -> None:
+    """The calls under way are cancelled then; what waits behind them begins none."""
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-X", "dev", "-c", _UNSTOPPED],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0
+    assert "emission failed" in ran.stderr
+    assert "was destroyed" not in ran.stderr
+    assert "no outcome comes any more" not in ran.stderr
