@@ -55,7 +55,7 @@ _DEFAULT_DEADLINE = 30.0  # seconds; for an unsent emission without a reply time
 _OF_ONE_EMISSION = frozenset(
     {"idempotency_key", "correlation_id", "meta", "retry", "reply", "timeout", "ttl"}
 )
-"""The options of which no plan follows."""
+"""The options that no plan depends on."""
 _asked_by = attrgetter(*(name for name in EmitOptions.__struct_fields__ if name not in _OF_ONE_EMISSION))
 
 
@@ -100,7 +100,7 @@ class Emitter:
         self._make_job_id = uplink.make_job_id
         self._planned = EmitOptions()
         self._asked: tuple[Any, ...] = ()
-        """What the options of `_plan` say that a plan follows from."""
+        """The values of the options that `_plan` depends on."""
         self._plan = self._make_plan(self._planned)
         self._refusal = ""
         """Why nothing new is taken."""
@@ -209,8 +209,8 @@ class Emitter:
         return emission
 
     def _plan_for(self, options: EmitOptions) -> _Plan:
-        """Return the plan for options. It is kept, because the next emission mostly has the same options, or
-        others of which no plan follows, such as a key.
+        """Return the plan for options. The last one is kept, because the next emission mostly has the same
+        options, or others that no plan depends on, such as a key.
         """
         # By identity: equal values may be of other types, which are refused.
         if self._asked and all(map(is_, _asked_by(options), self._asked)):

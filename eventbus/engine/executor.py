@@ -353,6 +353,5 @@ def _decide(run: Running, error: BaseException) -> Settle:
     try:
         return run.consumer.decide(run.job, original(error))
     except BaseException as odd:  # noqa: BLE001  (nobody else would end the job)
-        text = describe_odd(error, odd, attempts=run.job.attempts + 1)
-        _log.error("an error cannot be asked, so its job fails", **run.told(), error=text)
-        return fail(text)
+        _log.error("an error cannot be asked, so its job fails", **run.told(), error=type(odd).__qualname__)
+        return fail(describe_odd(error, odd, attempts=run.job.attempts + 1))

@@ -12,7 +12,6 @@ emission nor a job.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -35,6 +34,7 @@ from eventbus.telemetry.log_context import SPAN_ID, TRACE_ID, forget_facts
 from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import NOTHING, Ambient, enter
 from eventbus.telemetry.server_address import server_attributes
+from eventbus.telemetry.tracebacks import whole_traceback
 
 __all__ = [
     "attach_baggage",
@@ -191,7 +191,7 @@ def _record(span: trace.Span, error: Exception, hidden: HiddenTexts) -> None:
     its name.
     """
     text = hidden.shown(message_of(error))
-    stack = hidden.shown("".join(traceback.format_exception(error)))
+    stack = hidden.shown(whole_traceback(error))
     facts = {"type": type_name(type(error)), "message": text, "stacktrace": stack, "escaped": "False"}
     span.add_event("exception", {f"exception.{name}": value for name, value in facts.items()})
     span.set_status(trace.Status(trace.StatusCode.ERROR, f"{type(error).__name__}: {text}"))

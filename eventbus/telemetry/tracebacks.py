@@ -31,7 +31,7 @@ from eventbus import errors
 from eventbus.errors import PayloadError
 from eventbus.model.containment import as_exception, members_of
 
-__all__ = ["hide_frames", "short_stack", "short_traceback"]
+__all__ = ["hide_frames", "short_stack", "short_traceback", "whole_traceback"]
 
 _MOST = 1000
 """Members of a group, each as often as it is in there, whose tracebacks are told."""
@@ -74,6 +74,16 @@ def short_traceback(error: BaseException) -> str:
             link.stack = StackSummary.from_list([_unmarked(frame) for frame in frames])
         return "".join(report.format())
     except BaseException as own:  # noqa: BLE001  (the user's __str__ or __repr__)
+        as_exception(own)
+        return ""
+
+
+def whole_traceback(error: BaseException) -> str:
+    """Return the traceback of an error with all frames; empty if its class raises in a look at it."""
+    try:
+        told = error if _has_few_members(error) else Exception(str(error))
+        return "".join(TracebackException(type(error), told, error.__traceback__, compact=True).format())
+    except BaseException as own:  # noqa: BLE001  (as above)
         as_exception(own)
         return ""
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Generator
+from errno import EISDIR
 from pathlib import Path
 from typing import Annotated
 
@@ -138,7 +139,13 @@ def _all_or_nothing(folder: Path) -> Generator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as beside:
             yield Path(beside)
-            for file in Path(beside).iterdir():
+            files = list(Path(beside).iterdir())
+            for file in files:
+                if (folder / file.name).is_dir():  # the one reason that only some files would be put there
+                    raise IsADirectoryError(
+                        EISDIR, "a folder stands in the place of a file", str(folder / file.name)
+                    )
+            for file in files:
                 file.replace(folder / file.name)
     except BaseException:
         for path in made:

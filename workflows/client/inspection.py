@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
+from anyio import to_thread
 
 from eventbus import StoreCorrupt, UnknownJob
 from eventbus.lowlevel import (
@@ -57,6 +58,8 @@ _DONE = ("completed", "skipped")
 
 _NOT_SIGNALS = ("@", "!")
 
+_FEW = 50
+"""So many steps are searched in the event loop."""
 _ERRORS = 50
 """Errors of attempts that a report has for each step."""
 
@@ -145,7 +148,10 @@ class FlowInspector:
         message = read_message_of(flow_id, page.root.get("body", ""))
         report = await self._read_steps(flow_id, message, page, members, codecs_of, deadline)
         own_state = await self._jobs.live(flow_id, "state") if message.durable else None
-        return with_values(report, message, page.root, own_state)
+        if len(report.steps) <= _FEW or not bytes(message.hidden):
+            return with_values(report, message, page.root, own_state)
+        # So many results are searched for what the input hides: in a thread, so that the loop goes on.
+        return await to_thread.run_sync(with_values, report, message, page.root, own_state)
 
     async def _read_steps(
         self,

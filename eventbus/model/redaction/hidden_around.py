@@ -46,7 +46,7 @@ class _Around:
 
     def add(self, forms: set[str]) -> None:
         with self._lock:
-            self._found = self._found.with_secret(forms)
+            self._found = self._found.joined([NOTHING_HIDDEN.with_secret(forms)])
 
     def texts(self) -> HiddenTexts:
         """Return what is hidden in all of it. Each part is searched once, when this is first asked for it."""

@@ -48,7 +48,7 @@ _MOST_FORMS = 1000
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class HiddenTexts(msgspec.Struct, frozen=True):
+class HiddenTexts(msgspec.Struct, frozen=True, dict=True):
     """What texts about a job must not quote: forms of values, longest first.
 
     `has_all_sensitive` and `has_all_secret` are False if there were too many to name them all. Then a text is
@@ -93,14 +93,17 @@ class HiddenTexts(msgspec.Struct, frozen=True):
         """Return whether it is a number that is one of them."""
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not self:
             return False
-        is_known = str(value) in self.sensitive or str(value) in self.secret
-        return is_known or not (self.has_all_sensitive and self.has_all_secret)
+        return str(value) in self._forms or not (self.has_all_sensitive and self.has_all_secret)
+
+    @cached_property
+    def _forms(self) -> frozenset[str]:
+        return frozenset((*self.sensitive, *self.secret))
 
     def joined(self, others: Iterable[HiddenTexts]) -> HiddenTexts:
         """Return what these and those must not quote, together."""
-        every = [self, *(each for each in others if each)]
-        if len(every) == 1:
-            return self
+        every = [each for each in (self, *others) if each]
+        if len(every) <= 1:
+            return every[0] if every else self
         sensitive = {form for each in every for form in each.sensitive}
         secret = {form for each in every for form in each.secret}
         return HiddenTexts(

@@ -18,6 +18,7 @@ from typer.testing import Result
 
 from eventbus import EventProvider
 from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable, task
+from workflows.cli import flow_history
 from workflows.client.histories import recorded_flows
 from workflows.client.open_waits import open_waits
 from workflows.testing import replay
@@ -218,6 +219,19 @@ def test_an_export_that_fails_leaves_nothing(
         assert contents() == before
     assert invoke("flows", "export", str(folder)).exit_code == 0
     assert [path.name for path in folder.iterdir()] == [f"{flow_id}.json"]
+
+
+def test_of_several_files_none_is_put_where_a_folder_stands_in_the_place_of_one(tmp_path: Path) -> None:
+    (tmp_path / "f5").mkdir()
+
+    def export() -> None:
+        with flow_history._all_or_nothing(tmp_path) as beside:  # pyright: ignore[reportPrivateUsage]
+            for number in range(10):
+                (beside / f"f{number}").touch()
+
+    with pytest.raises(IsADirectoryError, match="f5"):
+        export()
+    assert [path.name for path in tmp_path.iterdir()] == ["f5"]
 
 
 def test_with_the_program_a_signal_that_nobody_waits_for_is_refused(

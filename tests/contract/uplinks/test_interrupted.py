@@ -233,6 +233,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_loop_that_ends_without_a_stop_leaves_no_call_behind() -> None:
     """The calls under way are cancelled then; what waits behind them begins none."""
     ran = await asyncio.to_thread(

@@ -16,7 +16,7 @@ from eventbus.errors import PayloadError
 from eventbus.model.codec.codec import Codec
 from eventbus.model.names import check_event_name
 from eventbus.telemetry.failure import describe, read_failure
-from eventbus.telemetry.tracebacks import short_stack, short_traceback
+from eventbus.telemetry.tracebacks import short_stack, short_traceback, whole_traceback
 
 
 def _files(text: str) -> set[str]:
@@ -134,3 +134,13 @@ def test_a_stack_is_told_from_the_event_loop_on() -> None:
 
     asyncio.run(outer())
     assert re.findall(r"line \d+, in (\w+)", found[0]) == ["outer", "inner"]
+
+
+def test_a_group_that_holds_the_same_group_again_and_again_is_told_without_its_members() -> None:
+    error: Exception = ValueError("twice")
+    for _ in range(60):
+        members: list[Exception] = [error, error]
+        error = ExceptionGroup("both", members)
+    for text in (short_traceback(error), whole_traceback(error)):
+        assert "both" in text
+        assert "twice" not in text
