@@ -34,7 +34,8 @@ __all__ = ["JobClient"]
 
 _JOURNAL_PAGE = 500
 _ENVELOPE = 16 << 10  # bytes that an entry may have around a value
-_PATIENCE = 30.0  # seconds for a call of a consumer; not `reply_timeout`, which may be short although nobody waits here
+_PATIENCE = 30.0
+"""Seconds for a call of a consumer; not `reply_timeout`, which may be short although nobody waits here."""
 
 
 class JobClient(RootPages):
@@ -187,7 +188,8 @@ class JobClient(RootPages):
         word = await appended
         if word == "torn":
             raise StoreCorrupt(
-                f"the journal of job {job.id} has other entries than this worker has appended; nothing was recorded"
+                f"the journal of job {job.id} has other entries than this worker has appended; nothing was "
+                "recorded"
             )
         return word
 

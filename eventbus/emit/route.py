@@ -75,7 +75,8 @@ class Route:
             return key_digest(check_key(f"{key:d}" if type(key) is int else key))
         except (DefinitionError, ValueError):  # ValueError: of an integer of thousands of digits
             said = (
-                f"expected {by} to return an integer, or text of 1 to 512 characters without NUL and lone surrogates, "
+                f"expected {by} to return an integer, or text of 1 to 512 characters without NUL and lone "
+                "surrogates, "
                 f"got: {shown(key)}"
             )
             raise PayloadError(said, event=self.name) from None

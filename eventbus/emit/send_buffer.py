@@ -8,7 +8,8 @@ way at once, because the server answers the calls of one connection in order.
 
     queued -> sent -> answered (new | joined | refused)
                    -> later (groups made the call too large for it): sent again, in its order
-                   -> pending (a tree, whose key stands for one that is not whole yet): goes to the tree sender
+                   -> pending (a tree, whose key stands for one that is not whole yet):
+                      goes to the tree sender
                    -> given up at its deadline: EmitError(enqueued=False, or None if a try
                       may have arrived)
 
@@ -85,7 +86,8 @@ class _Batch:
     """
 
     __slots__ = (
-        "called", "deadline", "deadlines", "emissions", "keys", "maybe_sent", "number", "places", "queues", "roots", "rows",
+        "called", "deadline", "deadlines", "emissions", "keys",
+        "maybe_sent", "number", "places", "queues", "roots", "rows",
         "said", "sent", "since", "size",
     )  # fmt: skip
 

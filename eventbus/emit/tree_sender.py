@@ -18,9 +18,9 @@ Crash windows:
                           the answer to the last chunk is missing, and False otherwise
     `adder-dies`          before the last chunk, nothing of the tree runs, and it is removed after a
                           minute; after it, the tree runs, and its outcome is found by the root's id
-    `key-not-whole`       the key stands for a tree whose last chunk is not there yet: the same chunk is sent again
-                          until that tree is whole and is joined, or its adder has died and this tree takes
-                          the key
+    `key-not-whole`       the key stands for a tree whose last chunk is not there yet: the same chunk is sent
+                          again until that tree is whole and is joined, or its adder has died and this tree
+                          takes the key
 """
 
 from __future__ import annotations
@@ -239,7 +239,8 @@ class TreeSender:
             emission.mark_enqueued()
         elif verdict.word == "gone":
             why = EmitError(
-                f"{emission.event} was not added whole: it took longer than a minute, or was cancelled meanwhile",
+                f"{emission.event} was not added whole: it took longer than a minute, or was cancelled "
+                "meanwhile",
                 event=emission.event,
                 job_id=emission.job_id,
             )

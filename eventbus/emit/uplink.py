@@ -12,8 +12,8 @@ blocked read holds up its connection, and the thread must not wait for the event
 
 Who shares: providers of one process and event loop with the same URL, prefix, name and `scripting`. These
 four are all that a connection and a stream are made from.
-- The URL counts as text. So it counts the user and password, the database, TLS and its files, and timeouts of the
-  connection. Two spellings of one server share nothing, which costs a connection and is never wrong. A
+- The URL counts as text. So it counts the user and password, the database, TLS and its files, and timeouts of
+  the connection. Two spellings of one server share nothing, which costs a connection and is never wrong. A
   relative `embedded:` folder counts as the folder that it names at the start.
 - `name` is what the connections are called in the server's list; an operator looks for it there.
 - Other settings do not count, because each call and each emission carries its own: `reply_timeout` and
@@ -25,14 +25,14 @@ four are all that a connection and a stream are made from.
 
 What must always hold:
 - a provider that stops, or that fails to start, ends its own calls and emissions and no others;
-- an uplink that nobody uses any more is never joined: the last provider takes it out of the list before it first
-  waits. A provider that starts meanwhile makes a new one, with a new name and connections of its own;
+- an uplink that nobody uses any more is never joined: the last provider takes it out of the list before it
+  first waits. A provider that starts meanwhile makes a new one, with a new name and connections of its own;
 - an uplink whose roles were ended from outside is not joined either. Nobody waits there in silence: who waits
   then gets an error, and so does whoever asks for an outcome later;
 - a role ends by the stop, or is started again, whatever is raised in it. What a signal handler raises there
   passes on to the event loop, because it means the program;
-- in a forked process the list is empty. The parent's uplinks are kept there, untouched, because one that is thrown
-  away would close the parent's connections;
+- in a forked process the list is empty. The parent's uplinks are kept there, untouched, because one that is
+  thrown away would close the parent's connections;
 - an uplink belongs to its loop. One of a loop that was closed without a stop is forgotten with the loop;
 - the roles run in an empty context, so that no log line carries the facts of the provider that came first.
 
@@ -111,7 +111,8 @@ class Uplink:
 
     def make_job_id(self) -> str:
         """Return an id that no job had before."""
-        return self._job_prefix + "%08x" % next(self._numbers)  # noqa: UP031  (in two thirds of the time of an f-string)
+        # In two thirds of the time of an f-string.
+        return self._job_prefix + "%08x" % next(self._numbers)  # noqa: UP031
 
     def start_roles(self) -> None:
         """Run the roles until the last provider leaves. Does nothing when they run."""

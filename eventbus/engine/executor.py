@@ -61,7 +61,8 @@ class Running:
     """One job that runs, with its task and the cause of its cancellation, if there is one."""
 
     __slots__ = (
-        "bucket", "cause", "consumer", "executor", "job", "metered", "signalled", "strikes", "task", "timeout",
+        "bucket", "cause", "consumer", "executor", "job",
+        "metered", "signalled", "strikes", "task", "timeout",
     )  # fmt: skip
 
     def __init__(self, executor: Executor, job: Job, consumer: Consumer) -> None:

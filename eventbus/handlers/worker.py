@@ -289,7 +289,8 @@ class EventWorker:
         if await self.append(job, (), live={name: text}, taken=()) == "lost":
             self._worker.claimer.executor.lose([(job.id, job.token)])
             raise StoreRefused(
-                f"nothing was saved for job {job.id}: its lease is lost or its attempt has ended, and another run may have begun"
+                f"nothing was saved for job {job.id}: its lease is lost or its attempt has ended, and "
+                "another run may have begun"
             )
 
     async def read_saved(self, job: Job, name: str = SAVED, /) -> str | None:

@@ -49,7 +49,8 @@ def read_merging(options: EmitOptions) -> Merging | None:
     others += ["longest"] if options.longest is not None and option != "debounce" else []
     if others:
         raise DefinitionError(
-            f"expected either {option} or {others[0]}, got both: {_named(options, option)}, {_named(options, others[0])}"
+            f"expected either {option} or {others[0]}, got both: {_named(options, option)}, "
+            f"{_named(options, others[0])}"
         )
     if option == "throttle":
         return Merging("throttle", span=_positive(options.throttle, "throttle"))
@@ -59,7 +60,8 @@ def read_merging(options: EmitOptions) -> Merging | None:
     span = 0 if options.longest is None else _positive(options.longest, "longest")
     if 0 < span < delay:
         raise DefinitionError(
-            f"expected longest to be at least debounce, got: {_named(options, 'longest')}, {_named(options, 'debounce')}"
+            f"expected longest to be at least debounce, got: {_named(options, 'longest')}, "
+            f"{_named(options, 'debounce')}"
         )
     return Merging("debounce", delay=delay, span=span)
 

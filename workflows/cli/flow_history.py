@@ -75,7 +75,8 @@ def check_flows(
     foreign = Counter((workflow_of(flow.flow), flow.version) for flow in checked if flow.version)
     for (workflow, version), count in sorted(foreign.items()):
         say(
-            f"warning: {count} open flows of workflow {workflow} have version {version}, which this program does "
+            f"warning: {count} open flows of workflow {workflow} have version {version}, which this program "
+            "does "
             "not have; let workers of the release that began them run until they have ended",
             err=True,
         )

@@ -116,7 +116,7 @@ class FlowHandle(Generic[O]):
         """The name of its workflow."""
         return workflow_of(self._id)
 
-    async def result(self, timeout: Duration | None = None) -> O:  # noqa: ASYNC109  (of the waiting, not of the flow)
+    async def result(self, timeout: Duration | None = None) -> O:  # noqa: ASYNC109  (of the wait)
         """Wait for the end of the flow and return its output; also after the end, as long as it is retained.
 
         `timeout` bounds only this wait; the flow continues. Raises StepError, or the declared error that a

@@ -310,7 +310,8 @@ class StepContext(Generic[I]):
     def _find_own(self, name: str) -> AttemptTools:
         if self._own is None:
             raise UsageError(
-                f"ctx.{name} is for steps: rollbacks and hooks of workflow {self.workflow!r} have nothing saved"
+                f"ctx.{name} is for steps: rollbacks and hooks of workflow {self.workflow!r} have nothing "
+                "saved"
             )
         return self._own
 

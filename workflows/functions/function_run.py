@@ -9,11 +9,14 @@ after `append` has returned.
 
 What must always hold:
 - nothing begins before all that it needs is recorded; what is recorded is never done again;
-- facts are recorded in one order: signals as they came, to the wait that began first; then times, the earliest first;
-- the code awaits calls of its context alone, and makes them in its own scope: else NonDeterminismError, in the first run too;
+- facts are recorded in one order: signals as they came, to the wait that began first; then times, the
+  earliest first;
+- the code awaits calls of its context alone, and makes them in its own scope: else NonDeterminismError, in
+  the first run too;
 - the code runs outside of any asyncio task, so that `asyncio.timeout` and task groups refuse to work there;
 - so do its `finally` blocks, in the context of the code;
-- once its worker stops, the run begins no step: it sleeps with what it would begin as due now, and another worker goes on;
+- once its worker stops, the run begins no step: it sleeps with what it would begin as due now, and another
+  worker goes on;
 - a mismatch ends the run before anything new begins, whatever the code does with the error.
 
 Crash windows: `dies-in-step` and `dies-before-append` (the step runs again, with the same key),

@@ -49,7 +49,20 @@ NOTHING = msgspec.Raw()
 """No JSON value. As the default of a field it is left out, but only this very object is."""
 
 
-class Trouble(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "origin": "g", "attempts": "a", "error": "e", "due_ms": "w", "payload": "r", "signal": "s", "chosen": "i"}):  # fmt: skip
+class Trouble(
+    msgspec.Struct,
+    omit_defaults=True,
+    rename={
+        "transition": "n",
+        "origin": "g",
+        "attempts": "a",
+        "error": "e",
+        "due_ms": "w",
+        "payload": "r",
+        "signal": "s",
+        "chosen": "i",
+    },
+):
     """What failed last, since the last ordinary move. `origin` is the place where that was.
 
     `due_ms` is when it is tried again; 0: it failed for good. `payload` is that of its trigger, `signal` the
@@ -76,11 +89,15 @@ class Trouble(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "or
         return not self.due_ms
 
 
-class Awaited(msgspec.Struct, omit_defaults=True, rename={"id": "j", "workflow": "n", "given": "i", "version": "v", "is_heard": "h"}):  # fmt: skip
+class Awaited(
+    msgspec.Struct,
+    omit_defaults=True,
+    rename={"id": "j", "workflow": "n", "given": "i", "version": "v", "is_heard": "h"},
+):
     """A child that the machine has started: the id of its flow, the workflow, its version and its input.
 
-    `is_heard`: it has ended, and a transition with `after` failed for good when it heard of that. So it is awaited until a move
-    starts other children.
+    `is_heard`: it has ended, and a transition with `after` failed for good when it heard of that. So it is
+    awaited until a move starts other children.
     """
 
     id: str
@@ -90,7 +107,11 @@ class Awaited(msgspec.Struct, omit_defaults=True, rename={"id": "j", "workflow":
     is_heard: bool = False
 
 
-class Obligation(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "move": "c", "is_done": "d", "error": "e", "traceparent": "h"}):  # fmt: skip
+class Obligation(
+    msgspec.Struct,
+    omit_defaults=True,
+    rename={"transition": "n", "move": "c", "is_done": "d", "error": "e", "traceparent": "h"},
+):
     """A move whose transition has a rollback. Once that has run `is_done` is true, and `error` is why it
     failed, if so.
     """
@@ -112,7 +133,20 @@ class Obligation(msgspec.Struct, omit_defaults=True, rename={"transition": "n", 
         return f"{self.transition}@{self.move}"
 
 
-class Snapshot(msgspec.Struct, omit_defaults=True, rename={"place": "p", "moves": "c", "entered_ms": "t", "trouble": "e", "run": "x", "result": "r", "due_ms": "w", "owed": "o"}):  # fmt: skip
+class Snapshot(
+    msgspec.Struct,
+    omit_defaults=True,
+    rename={
+        "place": "p",
+        "moves": "c",
+        "entered_ms": "t",
+        "trouble": "e",
+        "run": "x",
+        "result": "r",
+        "due_ms": "w",
+        "owed": "o",
+    },
+):
     """Where a machine stands. `run` is the run of the flow that wrote it; `result` is that of the flow, at
     END.
 

@@ -2,19 +2,21 @@
 
     step     a step completed or was skipped; `result` is its result. With an `error` it failed, and the flow
              goes on; with `is_lost` that one may have taken effect
-    failed   a step failed for good; `error` is the record of its error; with `is_lost` it may have taken effect
+    failed   a step failed for good; `error` is the record of its error; with `is_lost` it may have taken
+             effect
     try      an attempt of a step failed, and another one follows at `due_ms`
     cut      a step was cancelled while it ran, and returned nothing; with `is_lost` it may still run
-    each     a step begins that runs for each item of the list `result`, at most `at_once` at a time; the `place` of an item
-             is `step[number]`; with `keeps_failures` failed items do not stop the flow
-    child    the flow or job `child` is added for the step, and its end becomes the step's; the entry of that end names it, too
+    each     a step begins that runs for each item of the list `result`, at most `at_once` at a time; the
+             `place` of an item is `step[number]`; with `keeps_failures` failed items do not stop the flow
+    child    the flow or job `child` is added for the step, and its end becomes the step's; the entry of that
+             end names it, too
     undo     a rollback ended; `place` is its path, `error` is empty if it succeeded
     hook     the hook `place` ran
     run      run number `run` begins; the entries up to the next one of these belong to it. `origin`, of
              a durable function, is the run from which random numbers and ids follow
     spread   the same, and the steps of this run are jobs of their own, so their records say what happened
-    stop     an activation has heard that the flow is being stopped; `cut` entries before it say which steps are in doubt;
-             `name` is the step that made the flow fail
+    stop     an activation has heard that the flow is being stopped; `cut` entries before it say which steps
+             are in doubt; `name` is the step that made the flow fail
 
 A step of a graph that only waits has `sleep` or `wait` when it begins, and `step` or `failed` at its end.
 `refused` is said in its `place`. The root of a flow whose steps are jobs has `wait`, `signal` and `refused`
@@ -27,8 +29,9 @@ A flow of a durable function has these besides; `place` is the position of a cal
     due      the time of a sleep or of a wait has come
     signal   a signal came to a wait; `result` is its payload
     refused  a signal came that does not fit its type; `error` says why
-    race     a race was decided; `result` is the number of the winner, and `steps` are the positions of the calls in it.
-             Behind that of a group are those of its own calls, with a `-` if the group stands without them
+    race     a race was decided; `result` is the number of the winner, and `steps` are the positions of the
+             calls in it. Behind that of a group are those of its own calls, with a `-` if the group stands
+             without them
     patch    the code asked for the patch `name`, and got it
     rollback a rollback of no step is known from here on: of the task `undo`, with the arguments in `result`
     raised   the function raised; `place` names the call whose error that is. `steps` are the calls whose
@@ -38,8 +41,8 @@ A flow of a durable function has these besides; `place` is the position of a cal
 A flow of a state machine has these besides; `name` is the transition, `origin` the place where it began, and
 `move` counts the moves. Its journal keeps the newest entries alone:
 
-    move     the machine has come to `place`; `result` is what triggered it. With `is_lost` a transition failed, and this is
-             the error place. Without a name somebody moved it by hand
+    move     the machine has come to `place`; `result` is what triggered it. With `is_lost` a transition
+             failed, and this is the error place. Without a name somebody moved it by hand
     try      an attempt of a transition failed, and another one follows at `due_ms`
     failed   a transition failed for good
     retry    somebody had the transition run again that had failed

@@ -200,7 +200,8 @@ def _check_whole(payload: Any) -> None:
     """
     if (place := find_hidden(payload)) is not None:
         raise PayloadError(
-            f"the payload holds at {place} what is only shown instead of a sensitive value; give the value itself, which a "
+            f"the payload holds at {place} what is only shown instead of a sensitive value; give the value "
+            "itself, which a "
             "report with reveal=True has (eventbus jobs show ID --reveal)",
             path=place,
         )
@@ -231,6 +232,7 @@ def _read(word: str, job_id: str) -> bool:
         raise UsageError(f"job {job_id!r} belongs to a flow or a tree, which alone decides when it runs")
     if word == "begun":
         raise UsageError(
-            f"flow {job_id!r} has begun or is stopped, and decides itself when it goes on; signal or cancel it"
+            f"flow {job_id!r} has begun or is stopped, and decides itself when it goes on; signal or cancel "
+            "it"
         )
     return word == "changed"

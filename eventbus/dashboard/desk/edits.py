@@ -70,7 +70,8 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
         if done.differences:
             raise Problem(
                 412,
-                f"the job was changed since you read it: {', '.join(done.differences)}; nothing was edited, look at it again",
+                f"the job was changed since you read it: {', '.join(done.differences)}; nothing was edited, "
+                "look at it again",
                 revision=done.revision,
                 state=done.state,
                 differences=done.differences,
@@ -97,7 +98,8 @@ def _without_words(error: EventBusError) -> Problem:
     place = getattr(error, "path", None) or "$"
     return Problem(
         422,
-        f"the payload does not fit the event at {place}; what is wrong is not told, because it may quote a hidden value",
+        f"the payload does not fit the event at {place}; what is wrong is not told, because it may quote a "
+        "hidden value",
     )
 
 
@@ -110,7 +112,8 @@ def put_back(given: Any, shown: Any, whole: Any, at: str = "") -> Any:
             return whole
         raise Problem(
             422,
-            f"the value at {at or '/'} is hidden, and is not the one that is hidden there; type the value itself, or look at the "
+            f"the value at {at or '/'} is hidden, and is not the one that is hidden there; type the value "
+            "itself, or look at the "
             "job again",
             errors=[{"pointer": at, "detail": "a hidden value at another place"}],
         )

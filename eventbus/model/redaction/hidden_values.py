@@ -3,7 +3,8 @@
 Where they are says the job's own message (`marks`), the definition of its event if this provider knows that,
 and the names of fields that look like secrets. There are two kinds:
 
-    sensitive   marked by the type (`Sensitive`): gone from each text that is recorded, also from what the emitter hears
+    sensitive   marked by the type (`Sensitive`): gone from each text that is recorded, also from what the
+                emitter hears
     secret      has a secret name: the emitter hears it, and a recorded text has a place around it (`places`)
 
 What must hold: the work is bounded. After so many values, characters or fields the search ends, and then the

@@ -5,7 +5,7 @@ There are two ways to call. `script` and `command` are awaited. `start` writes a
 
     sent -- reply --> answered
          -- error --> decide -- Wait -------> sent again after a pause
-                             -- SendAs ----> sent again at once, in another form: by its digest, with its source
+                             -- SendAs ----> sent again at once, in another form: by its digest or source
                              -- LoadLibrary > sent again at once, behind the library of functions
                              -- OpenShard --> sent again after a pause, behind a call that opens the shard
                              -- GiveUp -----> raised
@@ -21,8 +21,8 @@ What must always hold:
   outcome unknown. The last pauses are shorter, so that the time that is left is used;
 - started calls with a number go in its order, also when they are repeated, and only the first of them asks a
   server that is away (`repeat_line`);
-- inside the read callback a failed call (`started_call`) only gets its task, which acts later: `READONLY` makes
-  it drop the connection, and the replies that came together with it must reach their calls first.
+- inside the read callback a failed call (`started_call`) only gets its task, which acts later: `READONLY`
+  makes it drop the connection, and the replies that came together with it must reach their calls first.
 
 Crash windows are the channel's. After `lost-after-send` and `mute`, and when no replica
 acknowledged (`replication`), a call is sent again although the server may have carried it out.

@@ -8,9 +8,10 @@ server that ends waits five seconds at most, a right that was taken away holds a
 connection free again.
 
 What must always hold:
-- between two slices nothing is lost, because the server tells changes for 30 seconds after a watch; what is lost is `missed`;
-- a change is told only to who may see its queue and its jobs. The text of an error is never told, but its type: it may repeat a
-  value that is hidden, and is cut, so that nothing could find that value in it;
+- between two slices nothing is lost, because the server tells changes for 30 seconds after a watch; what is
+  lost is `missed`;
+- a change is told only to who may see its queue and its jobs. The text of an error is never told, but its
+  type: it may repeat a value that is hidden, and is cut, so that nothing could find that value in it;
 - while nobody looks there is no watch, and nothing is written or read.
 
 Crash windows: `caller-leaves` (the slice is closed with its answer), `process-dies` (the watch is over in 30
