@@ -249,7 +249,8 @@ async def test_check_13_of_a_thousand_steps_the_browser_gets_a_hundred_and_two_n
     await _until(
         page, "() => document.querySelector('#live .state').innerText === 'completed'", "it changes live"
     )
-    sizes = [len(await each.body()) for each in answers if flow.id in each.url]
+    # An answer "not modified" has no bytes.
+    sizes = [len(await each.body()) for each in answers if flow.id in each.url and each.ok]
     assert len(sizes) >= 2, "the page, and a change of it"
     assert max(sizes) < 150_000, "bytes"
     assert await page.locator("#live tbody tr").count() == 100
