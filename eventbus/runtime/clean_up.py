@@ -32,6 +32,9 @@ _PATIENCE = 5.0
 """Seconds for closing a connection, or a few of them."""
 _MOMENT = 0.1
 """Seconds."""
+_LOOKS = 100
+_CLEAN_UP = "eventbus-clean-up "
+"""How the names of tasks for clean-up begin."""
 
 _log = get_logger("eventbus")
 
@@ -42,7 +45,7 @@ async def run_to_end(work: Coroutine[Any, Any, T], what: str, *, within: float =
     After `within` seconds it is cancelled, logged with the name `what`, and left behind; then this returns
     None. Raises what the work raises.
     """
-    task = asyncio.get_running_loop().create_task(work, name=f"eventbus-clean-up {what}")
+    task = asyncio.get_running_loop().create_task(work, name=f"{_CLEAN_UP}{what}")
     end = clock.monotonic() + within
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
@@ -65,8 +68,25 @@ async def run_to_end(work: Coroutine[Any, Any, T], what: str, *, within: float =
 def call_unless_ending(function: Callable[..., object], *args: Any) -> None:
     """Call a function a moment after somebody from outside has cancelled a task of ours; not if that was the
     end of the event loop, which a new call would outlive, and which nobody needs to hear of.
+
+    The end of a loop cancels all tasks at once. So the call waits while every task is being cancelled, for
+    `_LOOKS` moments at most, because a program may also cancel all of its tasks and go on.
     """
-    asyncio.get_running_loop().call_later(_MOMENT, function, *args)
+    _call_later(_LOOKS, function, args)
+
+
+def _call_later(looks: int, function: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def look() -> None:
+        if looks and all(map(_is_ending, asyncio.all_tasks())):
+            _call_later(looks - 1, function, args)
+        else:
+            function(*args)
+
+    asyncio.get_running_loop().call_later(_MOMENT, look)
+
+
+def _is_ending(task: asyncio.Task[Any]) -> bool:
+    return task.cancelling() > 0 or task.get_name().startswith(_CLEAN_UP)
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
