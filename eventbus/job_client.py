@@ -7,7 +7,6 @@ consumers. They run in the provider's workers beside its handlers, under the sam
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from eventbus.engine.listening import listen
 from eventbus.errors import SignalRefused, StoreCorrupt, StoreRefused, UnknownJob, UsageError
 from eventbus.handlers.extension import Extension
 from eventbus.lifecycle import Lifecycle
-from eventbus.model import clock
+from eventbus.model import chance, clock
 from eventbus.model.durations import Duration
 from eventbus.model.names import shown
 from eventbus.model.recorded_texts import check_append, check_signal_id, check_text
@@ -299,7 +298,7 @@ class JobClient(RootPages):
         journals = self._life.running("send a signal").store.journals
         word = await journals.signal(
             job_id,
-            signal=signal or f"~{secrets.token_hex(8)}",  # no caller chose it: see `restart.lua`
+            signal=signal or f"~{chance.token(8)}",  # no caller chose it: see `restart.lua`
             name=name,
             payload=payload,
             deadline=self.settings.deadline(call_timeout),
@@ -386,7 +385,7 @@ class JobClient(RootPages):
         trees = self._life.running("run a tree again").store.trees
         return await trees.restart(
             root,
-            call=secrets.token_hex(8),
+            call=chance.token(8),
             run=run,
             body=body,
             timeout_ms="" if timeout is None else round(timeout * 1000),

@@ -46,7 +46,7 @@ from eventbus.handlers.process.import_path import (
 from eventbus.handlers.saved import read_saved, saved_text
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.job_client import JobClient
-from eventbus.model import clock
+from eventbus.model import chance, clock
 from eventbus.model.codec.codec import Codec, json_values
 from eventbus.model.containment import Passing, contained, contained_await, original
 from eventbus.model.durations import LONGEST, Duration, milliseconds, seconds
@@ -178,6 +178,7 @@ __all__ = [
     "blank",
     "cancel",
     "chain",
+    "chance",
     "check_answers",
     "check_correlation_id",
     "check_emission",

@@ -10,7 +10,6 @@ meets another one looks again, so each decides by what it saw.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any, TypeVar, Unpack
@@ -20,7 +19,7 @@ import msgspec
 from eventbus.emit.route import Route, Routes
 from eventbus.errors import DefinitionError, ProviderStopped, StoreError, UsageError
 from eventbus.lifecycle import Lifecycle
-from eventbus.model import clock
+from eventbus.model import chance, clock
 from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
@@ -89,7 +88,7 @@ class Schedule:
     async def trigger(self) -> str:
         """Make a job now, whatever the slots are; return its id. It counts for no overlap and no limit."""
         now, row, plan = await self._client.find(self.id)
-        job = plan.job(self.id, row.gen, now, secrets.token_hex(6))
+        job = plan.job(self.id, row.gen, now, chance.token(6))
         await self._client.add_jobs(
             plan,
             [AddRow(job, 1, plan.body(self.id, now, job), "", "", "", "", 0, 0, 0, 0, "", plan.limit_key)],

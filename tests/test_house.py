@@ -127,6 +127,18 @@ def _asks_the_time(node: ast.Attribute) -> bool:
     return node.attr == "time" and "loop" in owner
 
 
+def test_chance_has_one_place() -> None:
+    """Beside secrets, and beside names of what a run on a real machine makes there."""
+    found = {
+        _shown(path)
+        for path in _sources(".py", _PACKAGES)
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("secrets.token_hex", "random.random")
+    }
+    real = {"eventbus/store/diagnostics.py", "eventbus/store/embedded/server.py"}
+    assert found == {"eventbus/model/chance.py"} | real
+
+
 _MEASURES_TIME = re.compile(
     r"\b(perf_counter|process_time|thread_time)(_ns)?\(|assert [^#\n]*\b(monotonic|time)\(\) - \w+ <"
 )

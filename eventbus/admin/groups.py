@@ -13,12 +13,11 @@ A removal is many small calls. What must always hold:
 
 from __future__ import annotations
 
-import secrets
-
 import msgspec
 
 from eventbus.errors import UsageError
 from eventbus.handlers.consumer import retention_of
+from eventbus.model import chance
 from eventbus.model.durations import Duration
 from eventbus.model.names import DEFAULT_GROUP, check_group, event_of, group_queue
 from eventbus.settings.settings import Settings
@@ -92,7 +91,7 @@ async def remove_group(
     if check_group(group) == DEFAULT_GROUP:
         raise UsageError("the group 'default' is the event itself and cannot be removed")
     kept = retention_of(settings)
-    call, text = secrets.token_hex(8), describe_cancelled(f"its group {group!r} was removed")
+    call, text = chance.token(8), describe_cancelled(f"its group {group!r} was removed")
     last: GroupRemoval | None = None
     count = 0
     while last is None or last.word == "more":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from collections.abc import Collection, Mapping
 from urllib.parse import quote
 
@@ -39,6 +38,7 @@ from eventbus.dashboard.pages.sign_in import SignInPages
 from eventbus.dashboard.problem import Problem, problem_of
 from eventbus.dashboard.redaction import Redact
 from eventbus.errors import ConfigError, EventBusError, UsageError
+from eventbus.model import chance
 from eventbus.model.containment import contained_await
 from eventbus.model.durations import Duration, seconds
 from eventbus.provider import EventProvider
@@ -149,7 +149,7 @@ class Dashboard:
             await send({"type": "websocket.close", "code": 1008, "reason": "no such thing here"})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = secrets.token_hex(8)
+        request_id = chance.token(8)
         base, path = self._place(scope)
         inner = {**scope, "path": path, "root_path": "", "app_root_path": ""}
         links, request = Links(base), Request(inner, receive)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +26,7 @@ from eventbus.emit.lookup import Lookup
 from eventbus.emit.uplink import Uplink
 from eventbus.engine.drain import Wait
 from eventbus.errors import ProviderStopped, UnknownJob
-from eventbus.model import clock
+from eventbus.model import chance, clock
 from eventbus.model.durations import Duration
 from eventbus.runtime.timers import TimerWheel
 from eventbus.settings.settings import Settings
@@ -139,7 +138,7 @@ class CompletionTracker:
         if self._is_stopping:
             raise ProviderStopped("cannot cancel a job: the provider has stopped", job_id=job_id)
         # A fresh token for this request: a repeated call with it gets the same answer.
-        row = CancelRow(job_id, queue, secrets.token_hex(8), describe_cancelled(reason))
+        row = CancelRow(job_id, queue, chance.token(8), describe_cancelled(reason))
         deadline = self._settings.deadline(call_timeout)
         key_ttl_ms = round(self._settings.key_ttl * 1000)
         (word,) = await self._store.cancel([row], key_ttl_ms=key_ttl_ms, deadline=deadline)

@@ -10,13 +10,13 @@ without the jobs that it needs (see `lib/planting.lua`).
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from eventbus.errors import DefinitionError
+from eventbus.model import chance
 from eventbus.model.durations import Duration
 from eventbus.model.names import shown
 from eventbus.settings.terms import keep_text
@@ -253,7 +253,7 @@ def spawn_calls(
     children = list(dict.fromkeys(awaited))
     lists = [children[i : i + CALL_ROWS] for i in range(0, len(children), CALL_ROWS)] or [[]]
     is_one = len(parts) == len(lists) == 1
-    wait = wait._replace(mixed=1, call="" if is_one else secrets.token_hex(8), total=len(children))
+    wait = wait._replace(mixed=1, call="" if is_one else chance.token(8), total=len(children))
     calls = [SpawnCall(*rows_of(part, root=root, parent=parent, awaited=()), Wait(), ()) for part in parts]
     first = calls.pop()  # the rows of all children are there by then
     return [

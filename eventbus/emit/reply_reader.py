@@ -25,7 +25,7 @@ from eventbus.emit.stream_keeper import StreamKeeper
 from eventbus.emit.wait_list import WaitList
 from eventbus.errors import ResponseTimeout, StoreError, StoreUnavailable, UnknownJob
 from eventbus.model import clock
-from eventbus.store.connection.connector import TRANSIENT
+from eventbus.store.connection.translation import TRANSIENT
 from eventbus.store.reply_stream import ReplyStream
 from eventbus.store.scripting.script_rows import Outcome
 from eventbus.store.store import Store

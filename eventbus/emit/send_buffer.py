@@ -59,7 +59,7 @@ from eventbus.emit.tree_sender import TreeSender
 from eventbus.errors import EmitError, ProviderStopped, StoreError, StoreRefused
 from eventbus.model import clock
 from eventbus.runtime.clean_up import call_unless_ending, run_to_end
-from eventbus.store.connection.connector import TRANSIENT
+from eventbus.store.connection.translation import TRANSIENT
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, ROOTS, AddAnswer, AddQueue, AddRow, AddVerdict
 from eventbus.store.store import Store

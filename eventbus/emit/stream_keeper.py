@@ -24,6 +24,7 @@ from eventbus.emit.lookup import Lookup
 from eventbus.emit.wait_list import WaitList
 from eventbus.errors import StoreError
 from eventbus.model import clock
+from eventbus.runtime.upkeep import mark
 from eventbus.store.reply_stream import ReplyStream
 from eventbus.telemetry.logging import get_logger
 
@@ -70,6 +71,7 @@ class StreamKeeper:
 
     async def run(self) -> None:
         """Keep the stream until this is cancelled."""
+        mark("always")
         while True:
             await self.run_once()
             await self._wait_due()

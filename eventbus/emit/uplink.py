@@ -50,7 +50,6 @@ import asyncio
 import contextvars
 import itertools
 import os
-import secrets
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -62,10 +61,10 @@ from eventbus.emit.attendance import Attendance
 from eventbus.emit.reply_reader import ReplyReader
 from eventbus.emit.wait_list import WaitList
 from eventbus.errors import ProviderStopped, StoreError
-from eventbus.model import clock
+from eventbus.model import chance, clock
 from eventbus.runtime.clean_up import call_unless_ending
 from eventbus.settings.settings import Settings
-from eventbus.store.connection.connector import Connector
+from eventbus.store.connection.connector import make_connector
 from eventbus.store.store import SHARD, Store
 from eventbus.telemetry.logging import get_logger
 
@@ -81,10 +80,13 @@ class Uplink:
 
     def __init__(self, settings: Settings) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.id: str = secrets.token_hex(6)
+        self.id: str = chance.token(6)
         """The emitter name, as it stands in job ids and in the key of the reply stream."""
         self.store: Store = Store(
-            Connector(settings.url), prefix=settings.prefix, name=settings.name, scripting=settings.scripting
+            make_connector(settings.url),
+            prefix=settings.prefix,
+            name=settings.name,
+            scripting=settings.scripting,
         )
         """The store of the uplink itself. Each provider uses a share of it."""
         self.waits: WaitList = WaitList()

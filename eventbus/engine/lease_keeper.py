@@ -3,7 +3,8 @@
 The thread has a connection of its own, so a handler that blocks the loop does not lose its job. The
 thread also watches the loop. After a lag of 1 s it logs once which code blocks the loop. After
 `hang_after` it stops renewing, because the worker no longer works and its jobs should run elsewhere.
-Code that holds the GIL stops this thread too and loses its lease.
+Code that holds the GIL stops this thread too and loses its lease. Where a renewal does not block, as in the
+test kit, a task takes the place of the thread.
 
 One renewal keeps all that the worker holds, and names it. What the worker holds without knowing it is given
 back by the renewal; otherwise nobody would ever run it. That happens if a failover loses the end of a job.
@@ -26,6 +27,7 @@ from typing import Any
 from eventbus.engine.executor import Executor, Running
 from eventbus.errors import StoreError
 from eventbus.model import clock
+from eventbus.runtime.upkeep import mark
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
@@ -77,13 +79,19 @@ class LeaseKeeper:
         self._asked: float | None = None  # monotonic time since which the loop owes an answer
         self._is_lagging = False
         self._is_refused = False
+        self._next_beat = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start the thread. Call this in the event loop that the thread shall watch."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
+        self._next_beat = clock.monotonic()
+        if not self._leases.blocks:
+            self._task = self._loop.create_task(self._run_in_loop(), name="eventbus-leases")
+            return
         self._thread = threading.Thread(target=self._run, name="eventbus-leases", daemon=True)
         self._thread.start()
 
@@ -92,6 +100,9 @@ class LeaseKeeper:
         self._stop.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, _END_WITHIN)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
     @property
     def lag(self) -> float:
@@ -105,16 +116,27 @@ class LeaseKeeper:
         return self._stop.is_set() or self._thread is None or self._thread.is_alive()
 
     def _run(self) -> None:
-        beat = 0.3 * self._lease  # three tries before a lease ends
-        next_beat = clock.monotonic()
         while not self._stop.is_set():
             self._ask_loop()
-            if clock.monotonic() >= next_beat:
-                is_done = self._renew()
-                next_beat = clock.monotonic() + (beat if is_done else beat / 4)
-            self._stop.wait(min(_LAG_LOOK, max(0.0, next_beat - clock.monotonic())))
+            self._stop.wait(min(_LAG_LOOK, self._beat_once()))
             self._watch_loop()
         self._leases.close()
+
+    async def _run_in_loop(self) -> None:
+        mark("idle")
+        try:
+            while True:  # noqa: ASYNC110  (each round does something)
+                await asyncio.sleep(self._beat_once())
+        finally:
+            self._leases.close()
+
+    def _beat_once(self) -> float:
+        """Renew all leases if that is due; return the seconds until it is due again."""
+        if clock.monotonic() >= self._next_beat:
+            beat = 0.3 * self._lease  # three tries before a lease ends
+            is_done = self._renew()
+            self._next_beat = clock.monotonic() + (beat if is_done else beat / 4)
+        return max(0.0, self._next_beat - clock.monotonic())
 
     def _renew(self) -> bool:
         """Renew all leases; return False if it failed and must be tried again soon, before the leases end."""

@@ -40,6 +40,7 @@ from eventbus._version import __version__
 from eventbus.engine.consumer import Consumer, DefinedConsumer, LimitedConsumer
 from eventbus.errors import EventBusError, StoreError
 from eventbus.model import clock
+from eventbus.runtime.upkeep import mark
 from eventbus.store.scripting.script_rows import AnnounceQueue
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
@@ -134,6 +135,7 @@ class Presence:
 
     async def run(self) -> None:
         """Announce each 5 s until the worker leaves or this is cancelled."""
+        mark("always")
         while True:
             await self._define()
             await asyncio.sleep(_INTERVAL)

@@ -7,7 +7,6 @@ rescue, and the gap after which nothing is rescued for one lease (`heard.lua`).
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +15,9 @@ from eventbus.engine.failure_listener import FailureListener
 from eventbus.engine.job import Job
 from eventbus.engine.metering.job_meter import note_stall
 from eventbus.errors import StoreError
-from eventbus.model import clock
+from eventbus.model import chance, clock
 from eventbus.model.states import JobState
+from eventbus.runtime.upkeep import mark
 from eventbus.store.scripting.script_rows import StallRow
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
@@ -128,6 +128,7 @@ class Rescuer:
 
     async def run(self) -> None:
         """Rescue until cancelled; the worker runs this as one of its tasks."""
+        mark("idle")
         while True:
             try:
                 pause = await self.run_once()
@@ -136,4 +137,4 @@ class Rescuer:
                 self._teller.error("rescuer", error)
                 pause = self._lease_ms / 1000
             # By chance a little later, so that the workers of a fleet do not all look at once.
-            await asyncio.sleep(pause + min(0.5, _APART * self._lease_ms / 1000) * random.random())
+            await asyncio.sleep(pause + min(0.5, _APART * self._lease_ms / 1000) * chance.jitter())

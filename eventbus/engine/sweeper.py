@@ -6,11 +6,12 @@ Settling calls remove such jobs too. The sweeper is for queues in which no job e
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping
 
 from eventbus.engine.consumer import Consumer
 from eventbus.errors import StoreError
+from eventbus.model import chance
+from eventbus.runtime.upkeep import mark
 from eventbus.store.scripting.script_rows import SweepQueue
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
@@ -62,8 +63,9 @@ class Sweeper:
 
     async def run(self) -> None:
         """Sweep until cancelled; the worker runs this as one of its tasks."""
+        mark("always")
         while True:
-            await asyncio.sleep(self._interval * (1 - 0.5 * random.random()))
+            await asyncio.sleep(self._interval * (1 - 0.5 * chance.jitter()))
             try:
                 await self._sweep_all()
             except StoreError as error:

@@ -19,7 +19,7 @@ from eventbus.engine.claiming.claimer import Claimer
 from eventbus.engine.claiming.handed_jobs import ECHO
 from eventbus.errors import StoreError, StoreRefused
 from eventbus.model import clock
-from eventbus.store.connection.connector import TRANSIENT
+from eventbus.store.connection.translation import TRANSIENT
 from eventbus.store.connection.wake_reader import WakeReader
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger

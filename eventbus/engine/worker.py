@@ -16,7 +16,6 @@ also while the worker starts; leases are kept until everything is settled or tha
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -39,7 +38,7 @@ from eventbus.engine.rescuer import Rescuer
 from eventbus.engine.sweeper import Sweeper
 from eventbus.engine.wake_listener import WakeListener
 from eventbus.errors import ProviderStopped
-from eventbus.model import clock
+from eventbus.model import chance, clock
 from eventbus.model.history.windows import Windows
 from eventbus.runtime.clean_up import run_to_end
 from eventbus.settings.settings import Settings
@@ -116,7 +115,7 @@ class Worker:
         does. `declare` tells the server what the program declares; it is called when the server has forgotten
         that.
         """
-        self.id: str = secrets.token_hex(6)
+        self.id: str = chance.token(6)
         self.teller: Teller = teller or Teller()
         self._store = store
         self._consumers = consumers

@@ -10,13 +10,13 @@ every delay that it returns is finite, at least 0, and at most `max_delay` and 1
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from eventbus.errors import DefinitionError
+from eventbus.model import chance
 from eventbus.model.containment import contained
 from eventbus.model.durations import LONGEST, Duration, seconds
 from eventbus.model.names import shown
@@ -96,7 +96,7 @@ class Retry(_Attempts, frozen=True, kw_only=True):
             )
 
     def delay_after(
-        self, attempt: int, error: BaseException, rng: Callable[[], float] = random.random
+        self, attempt: int, error: BaseException, rng: Callable[[], float] | None = None
     ) -> float:
         """Return the seconds to wait after failed attempt number `attempt` (1 is the first).
 
@@ -105,7 +105,7 @@ class Retry(_Attempts, frozen=True, kw_only=True):
         """
         longest = LONGEST if self.max_delay is None else cast("float", self.max_delay)
         wait = min(self._wait(attempt, error), longest)
-        return wait * (1.0 - self.jitter * rng()) if self.jitter else wait
+        return wait * (1.0 - self.jitter * (rng or chance.jitter)()) if self.jitter else wait
 
     def _wait(self, attempt: int, error: BaseException) -> float:
         if callable(self.backoff):

@@ -15,13 +15,13 @@ runner looks by itself).
 from __future__ import annotations
 
 import asyncio
-import random
 
 import msgspec
 
 from eventbus.engine.metering.job_meter import note_lateness
 from eventbus.errors import DefinitionError, StoreError
-from eventbus.model import clock
+from eventbus.model import chance, clock
+from eventbus.runtime.upkeep import mark
 from eventbus.schedules.firing import make_row, put_off
 from eventbus.schedules.plan import decode_plan
 from eventbus.store.scripting.script_rows import DueRow, FireRow
@@ -56,6 +56,7 @@ class ScheduleRunner:
 
     async def run(self) -> None:
         """Fire until cancelled; the worker runs this as one of its tasks."""
+        mark("always")
         while True:
             self._duty.clear()
             try:
@@ -66,7 +67,7 @@ class ScheduleRunner:
                 await asyncio.sleep(_PAUSE)
                 continue
             try:
-                async with asyncio.timeout(_LOOK_EACH * (1 - 0.3 * random.random())):
+                async with asyncio.timeout(_LOOK_EACH * (1 - 0.3 * chance.jitter())):
                     await self._duty.wait()
             except TimeoutError:
                 pass

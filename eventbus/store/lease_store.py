@@ -7,10 +7,11 @@ from itertools import chain
 from typing import Any, NamedTuple, cast
 
 from eventbus.errors import StoreCorrupt, StoreRefused
-from eventbus.store.connection.connector import Connector, translate
+from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.functions import Scripting
 from eventbus.store.connection.invocation import Form, Invocation
 from eventbus.store.connection.repeat_policy import next_form
+from eventbus.store.connection.translation import translate
 from eventbus.store.keys import Keys
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.scripts import pack
@@ -52,6 +53,11 @@ class LeaseStore:
         self._connection: Any = None
         self._first_form = Form.DIGEST if scripting == "eval" else Form.FUNCTION
         self._form = self._first_form
+
+    @property
+    def blocks(self) -> bool:
+        """Whether `renew` waits for a server, so that it needs a thread."""
+        return self._connector.blocks
 
     def renew(
         self,

@@ -16,12 +16,11 @@ queue.
 from __future__ import annotations
 
 import re
-import secrets
 
 import msgspec
 
 from eventbus import DefinitionError, UnknownJob
-from eventbus.lowlevel import JOB_ID_LENGTH, shown
+from eventbus.lowlevel import JOB_ID_LENGTH, chance, shown
 
 __all__ = [
     "StepJobId",
@@ -166,7 +165,7 @@ def split_item(name: str) -> tuple[str, int]:
 
 def new_flow_id(workflow: str) -> str:
     """Return a new id for a flow of `workflow`; it is random."""
-    return f"{workflow}~{secrets.token_hex(10)}"
+    return f"{workflow}~{chance.token(10)}"
 
 
 def nested_flow_id(member: str, workflow: str, index: int = 0) -> str:

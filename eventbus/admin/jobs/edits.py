@@ -12,7 +12,6 @@ Crash windows of an edit: `answer-lost` (the call is sent again, and the record 
 from __future__ import annotations
 
 import hashlib
-import secrets
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from eventbus.admin.jobs.revision import differences_of, revision_of
 from eventbus.emit.route import Route, Routes
 from eventbus.errors import PayloadError, StoreCorrupt, UnknownJob, UsageError
 from eventbus.lifecycle import Lifecycle
+from eventbus.model import chance
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.message import decode_message, encode_message
@@ -190,7 +190,7 @@ class JobEdits:
         return _read(await self._ask(check_job_id(job_id), states, deadline=deadline, **change), job_id)
 
     async def _ask(self, job_id: str, states: tuple[str, ...], *, deadline: float, **change: Any) -> str:
-        edit = Edit(job_id, secrets.token_hex(8), states, **change)
+        edit = Edit(job_id, chance.token(8), states, **change)
         return await self._life.running("change a job").store.controls.edit(edit, deadline=deadline)
 
 

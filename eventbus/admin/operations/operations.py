@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -21,6 +20,7 @@ from eventbus.engine.operations.job_pages import count_jobs
 from eventbus.engine.operations.operation_runner import OperationRunner
 from eventbus.errors import CountChanged, DefinitionError, UsageError
 from eventbus.lifecycle import Lifecycle
+from eventbus.model import chance
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.names import check_job_id, shown
@@ -144,7 +144,7 @@ class Operations:
             raise CountChanged(found.total, expected)
         record = msgspec.structs.replace(
             record,
-            id=operation_id or secrets.token_hex(8),
+            id=operation_id or chance.token(8),
             total=found.total if found.is_exact else -1,
             by=_check_text("by", by),
             reason=_check_text("reason", reason),

@@ -28,7 +28,7 @@ from eventbus.model.event import Event
 from eventbus.model.names import shown
 from eventbus.runtime.clean_up import run_to_end
 from eventbus.store.changes.stream import ALL, ChangeStream
-from eventbus.store.connection.connector import TRANSIENT
+from eventbus.store.connection.translation import TRANSIENT
 from eventbus.telemetry.change import Change
 
 __all__ = ["Change", "Watch"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 import msgspec
@@ -35,6 +34,7 @@ from eventbus.dashboard.pages.flows import FlowPages
 from eventbus.dashboard.pages.rendering import Renderer
 from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.reading import names_in, read_form, read_query, to_order
+from eventbus.model import chance
 from eventbus.model.states import FINAL_STATES
 
 __all__ = ["Pages"]
@@ -143,7 +143,7 @@ class Pages:
             queue=path["queue"],
             query=query,
             found=found,
-            operation_id=secrets.token_hex(8),
+            operation_id=chance.token(8),
         )
 
     async def _operations(self, request: Request, caller: Caller, links: Links) -> Response:

@@ -7,9 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from eventbus.runtime.upkeep import marked
+
 __all__ = ["DueTimer"]
 
-_LONGEST = 3600.0  # seconds; bounds a timer whose due time may be years away
+_LONGEST = 3600.0
+"""Seconds after which the server is asked again, because its clock may be moved, and machines sleep."""
 
 
 class DueTimer:
@@ -35,8 +38,11 @@ class DueTimer:
         seconds = (next_due - now) / 1000
         if seconds <= 0:
             self.is_due = True  # more jobs were due than one turn promotes
+        elif seconds <= _LONGEST:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._ring)
         else:
-            self._timer = asyncio.get_running_loop().call_later(min(seconds, _LONGEST), self._ring)
+            with marked("always"):
+                self._timer = asyncio.get_running_loop().call_later(_LONGEST, self._ring)
 
     def close(self) -> None:
         """Plan for nothing."""

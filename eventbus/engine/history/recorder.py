@@ -18,15 +18,15 @@ ends without a server: the last 5 s are in no chart), `tally-not-answered` (the 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Mapping, Sequence
 
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.history.tallies import Tallies
 from eventbus.errors import StoreError, StoreUnavailable
-from eventbus.model import clock
+from eventbus.model import chance, clock
 from eventbus.model.history.windows import Windows
+from eventbus.runtime.upkeep import mark
 from eventbus.store.history.history_store import QueueTally
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
@@ -112,9 +112,10 @@ class Recorder:
 
     async def run(self) -> None:
         """Record until cancelled; the worker runs this as one of its tasks."""
+        mark("always")
         if self._windows is None:
             return
-        looks_at = clock.monotonic() + _LOOK * random.random()  # workers of a fleet look at different times
+        looks_at = clock.monotonic() + _LOOK * chance.jitter()  # workers of a fleet look at different times
         while True:
             looks = clock.monotonic() >= looks_at
             if await self._try(looks=looks) and looks:

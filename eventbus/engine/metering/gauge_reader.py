@@ -23,13 +23,13 @@ What may go wrong:
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from eventbus.engine.metering.job_meter import JobMeter
 from eventbus.errors import StoreError
-from eventbus.model import clock
+from eventbus.model import chance, clock
+from eventbus.runtime.upkeep import mark
 from eventbus.store.overview.roster import EndedCounts
 from eventbus.store.scripting.script_rows import QueueLook
 from eventbus.store.store import Store
@@ -140,12 +140,13 @@ class GaugeReader:
 
     async def run(self) -> None:
         """Meter and read until cancelled; the worker runs this as one of its tasks."""
+        mark("always")
         boards.add(self.board)
         try:
             while True:
                 if self.meter() and clock.monotonic() - self._read_at >= self._interval:
                     await self._read()
-                await asyncio.sleep(min(_LOOK, self._interval) * (1 - 0.2 * random.random()))
+                await asyncio.sleep(min(_LOOK, self._interval) * (1 - 0.2 * chance.jitter()))
         finally:
             boards.discard(self.board)
 

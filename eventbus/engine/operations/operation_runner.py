@@ -27,15 +27,14 @@ job of a queue of its own would have to be subscribed to by each worker, which t
 from __future__ import annotations
 
 import asyncio
-import random
-import secrets
 
 import msgspec
 
 from eventbus.engine.operations.job_actions import JobActions
 from eventbus.engine.operations.job_pages import read_page
 from eventbus.errors import StoreError
-from eventbus.model import clock
+from eventbus.model import chance, clock
+from eventbus.runtime.upkeep import mark
 from eventbus.store.operations.operation_store import OperationRecord
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
@@ -69,7 +68,7 @@ class OperationRunner:
         """Do an operation that nobody works at to its end; return False if there is none. Raises
         StoreError.
         """
-        record = await self._kept.take(secrets.token_hex(8), lease_ms=lease_ms)
+        record = await self._kept.take(chance.token(8), lease_ms=lease_ms)
         if record is None:
             return False
         _log.info("bulk operation taken", operation=record.id, queue=record.queue, action=record.action)
@@ -92,8 +91,9 @@ class OperationRunner:
 
     async def run(self) -> None:
         """Look for operations and do them, until cancelled."""
+        mark("always")
         while True:
-            await asyncio.sleep(self._interval * (1 - 0.5 * random.random()))
+            await asyncio.sleep(self._interval * (1 - 0.5 * chance.jitter()))
             try:
                 await self.run_all()
             except StoreError as error:

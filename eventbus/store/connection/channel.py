@@ -19,20 +19,17 @@ Crash windows:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
-
-import hiredis
+from collections.abc import Awaitable
+from typing import Any
 
 from eventbus.errors import StoreUnavailable
 from eventbus.model import clock
 from eventbus.runtime.clean_up import run_to_end
-from eventbus.store.connection.connector import Connector, translate
+from eventbus.store.connection.connector import Connector
+from eventbus.store.connection.translation import translate
 from eventbus.store.connection.wire import ReplySink, Wire
 
 __all__ = ["Channel"]
-
-_pack = cast("Callable[[tuple[str | bytes | float, ...]], bytes]", cast("Any", hiredis).pack_command)
 
 
 class Channel:
@@ -115,8 +112,8 @@ class Channel:
         wire = self._wire
         if wire is None:
             return False
-        wire.send(_pack(command), sink)  # may end the connection: then `sink` has its error already
-        if self._watch is None and self._wire is wire:
+        wire.send(command, sink)  # may end the connection: then `sink` has its error already
+        if self._watch is None and wire.is_watched and self._wire is wire:
             loop = asyncio.get_running_loop()
             self._watch = loop.call_later(self._answer_timeout, self._check_answers)
         return True
@@ -170,8 +167,7 @@ class Channel:
 
     async def _connect(self) -> None:
         try:
-            connection = await self.connector.open(name=self._name)
-            wire = Wire(connection, address=self.address, raw=self._raw, on_end=self._on_end)
+            wire = await self.connector.open_wire(name=self._name, raw=self._raw, on_end=self._on_end)
             self._wire = wire
             self.connections += 1
             self._stay = asyncio.create_task(wire.stay(), name=f"{self._name}-connection")

@@ -23,7 +23,7 @@ from typing import Any
 
 from eventbus.errors import StoreError, StoreUnavailable
 from eventbus.store.connection.channel import Channel
-from eventbus.store.connection.connector import translate
+from eventbus.store.connection.translation import translate
 from eventbus.store.connection.wire import ReplySink
 
 __all__ = ["ChannelShare"]

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
-from eventbus.store.connection.connector import TRANSIENT
 from eventbus.store.connection.invocation import Form
+from eventbus.store.connection.translation import TRANSIENT
 
 __all__ = [
     "TOO_LATE",

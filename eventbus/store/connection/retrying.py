@@ -36,15 +36,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable
 from typing import Any
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
-from eventbus.model import clock
+from eventbus.model import chance, clock
 from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
-from eventbus.store.connection.connector import translate
 from eventbus.store.connection.functions import Functions
 from eventbus.store.connection.invocation import Form, Invocation
 from eventbus.store.connection.known_scripts import KnownScripts
@@ -60,6 +58,7 @@ from eventbus.store.connection.repeat_policy import (
 )
 from eventbus.store.connection.replication import NoReplica, ReplicatedChannel
 from eventbus.store.connection.started_call import StartedCall
+from eventbus.store.connection.translation import translate
 from eventbus.store.keys import EDITION, Keys
 from eventbus.store.readable import readable
 from eventbus.store.scripting.scripts import pack
@@ -323,7 +322,7 @@ class RetryingCaller:
             error,
             deadline=deadline,
             now=now,
-            pause=pause * (1 - random.random() / 2),  # spread: all callers lose a server at once
+            pause=pause * (1 - chance.jitter() / 2),  # spread: all callers lose a server at once
             form=invocation.form,
             may_load=may_load,
             is_closed=self._channel.is_closed,

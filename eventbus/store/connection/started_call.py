@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 from eventbus.errors import StoreError, StoreUnavailable
 from eventbus.model import clock
-from eventbus.store.connection.connector import translate
 from eventbus.store.connection.invocation import Invocation
 from eventbus.store.connection.repeat_line import Place, RepeatLine
+from eventbus.store.connection.translation import translate
 
 __all__ = ["Repeating", "StartedCall"]
 

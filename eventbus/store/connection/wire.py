@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import hiredis
 
 from eventbus.errors import StoreError
-from eventbus.store.connection.connector import refusal, translate
+from eventbus.store.connection.translation import refusal, translate
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["ReplySink", "Wire"]
@@ -27,6 +27,7 @@ __all__ = ["ReplySink", "Wire"]
 _log = get_logger("eventbus.store")
 
 _NOTHING = object()
+_pack = cast("Callable[[tuple[str | bytes | float, ...]], bytes]", cast("Any", hiredis).pack_command)
 
 
 class _Refusal:
@@ -56,6 +57,9 @@ class ReplySink(Protocol):
 
 class Wire(asyncio.Protocol):
     """One connection that redis-py opened and that this object took over."""
+
+    is_watched: bool = True
+    """Whether an answer may be missing for ever, so that somebody has to watch for it."""
 
     def __init__(self, connection: Any, *, address: str, raw: bool, on_end: Callable[[Wire], None]) -> None:
         """With `raw`, answers are bytes instead of text. `on_end` is called once, when the wire ends."""
@@ -95,12 +99,13 @@ class Wire(asyncio.Protocol):
         finally:
             self.end(ConnectionResetError("the event loop ended"))
 
-    def send(self, packed: bytes, sink: ReplySink) -> None:
-        """Send one packed command; `sink` gets its answer, once.
+    def send(self, command: tuple[str | bytes | float, ...], sink: ReplySink) -> None:
+        """Send one command; `sink` gets its answer, once.
 
         Nothing waits for the buffer to drain, because callers have few calls under way, each bounded in
         bytes.
         """
+        packed = _pack(command)  # first: what cannot be packed is owed no answer
         if not self.owed:
             self.heard = self._now()
         self.owed.append(sink)

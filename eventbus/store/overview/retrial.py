@@ -6,10 +6,10 @@ see `retry.lua` and `remove.lua`.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from eventbus.model import chance
 from eventbus.store.connection.retrying import RetryingCaller
 
 __all__ = ["MOST_AT_ONCE", "RetrialStore"]
@@ -40,7 +40,7 @@ class RetrialStore:
         tree; `unknown`; or its state, which is none of those asked for. `call` is fresh for each request;
         tests give it.
         """
-        arguments: list[Any] = [now, call or secrets.token_hex(8), states, len(jobs), *jobs]
+        arguments: list[Any] = [now, call or chance.token(8), states, len(jobs), *jobs]
         return await self._caller.script("retry", arguments, deadline=deadline)
 
     async def remove(
@@ -60,5 +60,5 @@ class RetrialStore:
         `removed`; `active`; `member` or `root` of a tree; `unknown`; or its state, which is none of those
         asked for. `text` is the outcome that whoever awaits an open job hears.
         """
-        arguments: list[Any] = [now, key_ttl_ms, call or secrets.token_hex(8), text, states, len(jobs), *jobs]
+        arguments: list[Any] = [now, key_ttl_ms, call or chance.token(8), text, states, len(jobs), *jobs]
         return await self._caller.script("remove", arguments, deadline=deadline)

@@ -12,7 +12,8 @@ import redis.exceptions as foreign
 
 from eventbus._version import __version__
 from eventbus.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
-from eventbus.store.connection.connector import Connector, translate
+from eventbus.store.connection.connector import Connector
+from eventbus.store.connection.translation import translate
 
 _SECRET = "s3cr3t-pa55"
 

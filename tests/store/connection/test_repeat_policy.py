@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
-from eventbus.store.connection.connector import TRANSIENT
 from eventbus.store.connection.invocation import Form
 from eventbus.store.connection.repeat_policy import (
     TOO_LATE,
@@ -21,6 +20,7 @@ from eventbus.store.connection.repeat_policy import (
     is_transient,
 )
 from eventbus.store.connection.replication import NoReplica
+from eventbus.store.connection.translation import TRANSIENT
 
 _NOW = 1000.0
 _PAUSE = 0.5

@@ -14,9 +14,10 @@ from drivers.servers import free_port
 from eventbus.errors import StoreRefused, StoreUnavailable
 from eventbus.store.connection import retrying as caller_module
 from eventbus.store.connection.channel import Channel
-from eventbus.store.connection.connector import TRANSIENT, Connector
+from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.repeat_policy import TOO_LATE
 from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.connection.translation import TRANSIENT
 from eventbus.store.keys import Keys
 
 _REFUSALS = {
