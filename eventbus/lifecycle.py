@@ -195,6 +195,10 @@ class Lifecycle:
         worker.request_stop()
         await self._to_its_end(self._make_lock(), partial(self._end_worker, worker), is_patient=True)
 
+    def abandon_worker(self) -> None:
+        """Forget the worker without ending it, as after the death of its process."""
+        self.worker = None
+
     async def _end_worker(self, worker: EventWorker) -> None:
         if self.worker is worker:
             await worker.stop()

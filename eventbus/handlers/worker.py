@@ -143,6 +143,15 @@ class EventWorker:
         return self._worker.claimer.is_idle
 
     @property
+    def is_running(self) -> bool:
+        """Whether a job runs."""
+        return bool(self._worker.claimer.executor.running)
+
+    def look_due(self) -> None:
+        """Look for what is due in the server, before the worker's own timer says so."""
+        self._worker.claimer.look_due()
+
+    @property
     def claimed(self) -> int:
         """How many jobs the worker has claimed since its start."""
         return self._worker.claimer.claimed

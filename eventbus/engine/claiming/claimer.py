@@ -130,6 +130,10 @@ class Claimer:
             self._rotation.look_at(queue)
         self._poke()
 
+    def look_due(self) -> None:
+        """Take a turn, because something may be due in the server."""
+        self._due.ring()
+
     def notice(self, *queues: str) -> None:
         """Ask these queues in the next turns, because they may have work; others' queues are ignored."""
         self._rotation.note(queue for queue in queues if queue in self._consumers)

@@ -39,10 +39,10 @@ class DueTimer:
         if seconds <= 0:
             self.is_due = True  # more jobs were due than one turn promotes
         elif seconds <= _LONGEST:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._ring)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.ring)
         else:
             with marked("always"):
-                self._timer = asyncio.get_running_loop().call_later(_LONGEST, self._ring)
+                self._timer = asyncio.get_running_loop().call_later(_LONGEST, self.ring)
 
     def close(self) -> None:
         """Plan for nothing."""
@@ -50,7 +50,8 @@ class DueTimer:
             self._timer.cancel()
             self._timer = None
 
-    def _ring(self) -> None:
-        self._timer = None
+    def ring(self) -> None:
+        """Say that the time has come."""
+        self.close()
         self.is_due = True
         self._on_due()

@@ -22,7 +22,7 @@ from eventbus.errors import StoreError
 from eventbus.store.connection.translation import refusal, translate
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["ReplySink", "Wire"]
+__all__ = ["Refusal", "ReplySink", "Wire"]
 
 _log = get_logger("eventbus.store")
 
@@ -30,7 +30,7 @@ _NOTHING = object()
 _pack = cast("Callable[[tuple[str | bytes | float, ...]], bytes]", cast("Any", hiredis).pack_command)
 
 
-class _Refusal:
+class Refusal:
     """An error that the server answered: its line, unchanged."""
 
     __slots__ = ("line",)
@@ -74,7 +74,7 @@ class Wire(asyncio.Protocol):
         self._has_ended = False
         self._now = asyncio.get_running_loop().time
         text = {} if raw else {"encoding": "utf-8", "errors": "surrogateescape"}
-        self._reader = hiredis.Reader(replyError=_Refusal, notEnoughData=_NOTHING, **text)  # pyright: ignore[reportArgumentType]  (any value will do)
+        self._reader = hiredis.Reader(replyError=Refusal, notEnoughData=_NOTHING, **text)  # pyright: ignore[reportArgumentType]  (any value will do)
 
     async def take_over(self) -> None:
         """Receive the transport's bytes from here on. May end the wire at once."""
@@ -162,7 +162,7 @@ class Wire(asyncio.Protocol):
         if sink.done():
             return
         try:
-            if type(reply) is _Refusal:
+            if type(reply) is Refusal:
                 sink.set_exception(refusal(reply.line, address=self._address))
             elif isinstance(reply, StoreError):
                 sink.set_exception(reply)

@@ -1,0 +1,128 @@
+"""Nodes: what stands for one process in virtual time, so that it can be killed or stopped for a while.
+
+A context variable says to which node a task, a callback or a timer belongs; whatever it starts belongs there,
+too.
+
+    live -- pause() --> paused (its handles are held) -- resume() --> live
+    live, paused -- kill() --> dead
+
+What must always hold: a dead node never runs again, not even a `finally`. A coroutine that is thrown away runs
+its clean-up, and the end of a loop cancels all tasks that it knows. So the tasks of the dead are kept for ever
+and struck from the loop's list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
+
+from eventbus.runtime.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from eventbus.testing.virtual_time import VirtualTime
+
+__all__ = ["NODE", "Node"]
+
+
+class Connection(Protocol):
+    """What ends with its node."""
+
+    def vanish(self) -> None:
+        """End without a word to this side."""
+        ...
+
+
+_graves: list[Any] = []
+
+
+class Node:
+    """One simulated process."""
+
+    def __init__(self, time: VirtualTime, name: str) -> None:
+        self.name = name
+        self.is_live = True
+        self.is_dead = False
+        self.skew = 0.0
+        """Seconds by which its clock is ahead."""
+        self.connections: list[Connection] = []
+        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._time = time
+        self._held: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[asyncio.TimerHandle, Upkeep]] = []
+        self.context = copy_context()
+        """A context in which things of this node start; copy it."""
+        self.context.run(NODE.set, self)
+
+    def keep(self, handle: asyncio.Handle) -> None:
+        """Take a call of a node that is not live."""
+        if not self.is_dead:
+            self._held.append(handle)
+
+    def keep_timer(self, handle: asyncio.TimerHandle, kind: Upkeep) -> None:
+        """Take a timer of a node that is not live."""
+        if not self.is_dead:
+            self._timers.append((handle, kind))
+
+    def kill(self) -> None:
+        """End it as `kill -9` does: nothing of it runs any more, and the server sees its connections end."""
+        self.is_live, self.is_dead = False, True
+        tasks = [task for task in self.tasks if not task.done()]
+        for task in tasks:
+            asyncio.tasks._unregister_task(task)
+            task._log_destroy_pending = False
+        _graves.append((self, tasks, self._take_handles()))
+        for each in list(self.connections):
+            each.vanish()
+
+    def pause(self) -> None:
+        """Stop it as SIGSTOP does."""
+        if self.is_live:
+            self.is_live = False
+            ready, self._timers = self._take_handles()
+            self._held.extend(ready)
+
+    def resume(self) -> None:
+        """Let it go on. Does nothing for a dead one."""
+        if self.is_live or self.is_dead:
+            return
+        self.is_live = True
+        loop = self._time.loop
+        for handle, kind in self._timers:
+            if handle.cancelled():
+                continue
+            if kind:
+                self._time.put_upkeep(handle, kind)
+            else:
+                handle._scheduled = True
+                heapq.heappush(loop._scheduled, handle)
+        loop._ready.extend(self._held)
+        self._timers = []
+        self._held.clear()
+
+    def _take_handles(self) -> tuple[list[asyncio.Handle], list[tuple[asyncio.TimerHandle, Upkeep]]]:
+        """Take all that the loop would run of this node."""
+        loop = self._time.loop
+        ready = [each for each in loop._ready if each._context.get(NODE) is self]
+        if ready:
+            mine = set(map(id, ready))
+            kept = [each for each in loop._ready if id(each) not in mine]
+            loop._ready.clear()
+            loop._ready.extend(kept)
+        timers = [each for each in loop._scheduled if each._context.get(NODE) is self]
+        if timers:
+            mine = set(map(id, timers))
+            loop._scheduled[:] = [each for each in loop._scheduled if id(each) not in mine]
+            heapq.heapify(loop._scheduled)
+            for each in timers:
+                each._scheduled = False
+                if each.cancelled():
+                    loop._timer_cancelled_count -= 1
+        return ready, [(each, "") for each in timers if not each.cancelled()] + self._time.take_upkeep(self)
+
+
+NODE: ContextVar[Node | None] = ContextVar("node", default=None)
+"""To which node the running code belongs; None for the test itself."""

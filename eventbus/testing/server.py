@@ -1,0 +1,107 @@
+"""The server of a test process: a real one, asked from inside the event loop, one batch at a time.
+
+So nothing is ever under way outside of the loop while time could move.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+import hiredis
+
+from eventbus.errors import EventBusError, UsageError
+from eventbus.store.connection.wire import Refusal
+from eventbus.store.embedded.server import EmbeddedServer
+
+__all__ = ["TestServer"]
+
+_NOTHING = object()
+_URL = "EVENTBUS_TEST_URL"
+_pack = cast("Any", hiredis).pack_command
+
+
+class TestServer:
+    """One private server, which ends with this process."""
+
+    __test__ = False
+    _one: TestServer | None = None
+    _pid = 0
+
+    def __init__(self, address: str | tuple[str, int]) -> None:
+        """Connect to a server's socket, or host and port. Raises OSError."""
+        self._sockets: dict[bool, socket.socket] = {}
+        self._readers: dict[bool, Any] = {}
+        for raw in (False, True):
+            if isinstance(address, str):
+                sock = socket.socket(socket.AF_UNIX)
+                sock.connect(address)
+            else:
+                sock = socket.create_connection(address)
+            text = {} if raw else {"encoding": "utf-8", "errors": "surrogateescape"}
+            self._sockets[raw] = sock
+            self._readers[raw] = hiredis.Reader(replyError=Refusal, notEnoughData=_NOTHING, **text)
+        self.loaded: str = ""
+        """The library that it has."""
+
+    @classmethod
+    def get(cls) -> TestServer:
+        """Return the server of this process; start one, or take that of `EVENTBUS_TEST_URL`, at the first call.
+
+        Raises UsageError if there is none to start, or the given one holds keys.
+        """
+        if cls._one is None or cls._pid != os.getpid():
+            url = os.environ.get(_URL, "")
+            cls._one, cls._pid = (_join(url) if url else _start()), os.getpid()
+        return cls._one
+
+    def run(self, commands: list[tuple[Any, ...]], *, raw: bool = False) -> list[Any]:
+        """Carry out commands and return their replies; a `Refusal` for each that it refused."""
+        sock, reader = self._sockets[raw], self._readers[raw]
+        sock.sendall(b"".join(map(_pack, commands)))
+        replies: list[Any] = []
+        while True:
+            while (reply := reader.gets()) is not _NOTHING:
+                replies.append(reply)
+            if len(replies) == len(commands):
+                return replies
+            data = sock.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError("the server of the tests has ended")
+            reader.feed(data)
+
+    def clean(self) -> None:
+        """Remove all keys."""
+        self.run([("FLUSHDB", "SYNC")])
+
+
+def _start() -> TestServer:
+    try:
+        path = EmbeddedServer(None).start()  # ends with this process
+    except EventBusError as error:
+        raise UsageError(
+            f"no server for the tests: {error}; or start an empty one and name it, "
+            f"as in {_URL}=redis://127.0.0.1:6390/0"
+        ) from error
+    return TestServer(str(path))
+
+
+def _join(url: str) -> TestServer:
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        server = TestServer(unquote(parts.path))
+    else:
+        server = TestServer((parts.hostname or "127.0.0.1", parts.port or 6379))
+        if parts.password:
+            server.run([("AUTH", unquote(parts.username or "default"), unquote(parts.password))])
+        if database := parts.path.strip("/"):
+            server.run([("SELECT", database)])
+    (count,) = server.run([("DBSIZE",)])
+    if count:
+        raise UsageError(
+            f"{_URL} names a server that holds {count} keys; the test kit removes all keys before each test, "
+            "so it takes an empty server only"
+        )
+    return server

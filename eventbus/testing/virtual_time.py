@@ -1,0 +1,316 @@
+"""Virtual time: one number that an event loop, the clock of the packages and the server's scripts read.
+
+Time stands while anything can run. It moves only inside the loop's `select`: nothing is ready, no thread is at
+work, nobody holds it, and no foreign socket brings anything. Then it moves to the earliest of the loop's next
+timer, of what the server has to do next, and of the end of an `advance`.
+
+    runs -- nothing is ready --> still -- settle() waits --> its caller goes on
+                                       -- something is due --> moved there
+                                       -- nothing is due ---> upkeep has three chances, then `on_standstill`
+
+Leaps: timers of upkeep (`runtime.upkeep`) are kept apart. They do not stop a leap; each that is overdue fires
+once, a millisecond before the leap ends, and before the keys expire whose time has come.
+
+Not here: what the server has to do (`server_due`), whose task is whose (`nodes`), and expiries (`network`).
+
+What must always hold:
+- time moves only when nothing is ready, and never goes back, also not when the loop gets its own time again;
+- a leap changes nothing but how often upkeep ran;
+- what is due at one moment runs in the order in which it was set.
+
+It sets private attributes of asyncio's own loop (`_selector`, `_ready`, `_scheduled`), because a loop class of
+ours would want a policy or a runner in each test. uvloop has none of them and is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time as real_time
+from asyncio import events
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any
+
+import anyio.to_thread
+
+from eventbus.errors import UsageError
+from eventbus.model import clock
+from eventbus.runtime.upkeep import Upkeep, upkeep
+from eventbus.testing.nodes import NODE, Node
+
+__all__ = ["VirtualTime"]
+
+_PATIENCE = 0.05
+"""Real seconds in which a foreign socket may bring something before time moves."""
+_CHANCES = 3
+_UPKEEP = 70.0
+"""Seconds in which each upkeep comes at least once."""
+_BEFORE = 0.001
+"""Seconds before the end of a leap at which upkeep fires."""
+
+
+class VirtualTime:
+    """The time of one event loop, from `install` to `remove`."""
+
+    def __init__(self, *, start: float, leaps: bool = True) -> None:
+        """`start` is the wall clock's time at first, in whole Unix seconds. Without `leaps` upkeep runs on
+        time.
+        """
+        self.start = start
+        self.outside = 0
+        """How many threads and holds are at work outside of the loop: time stands."""
+        self.is_busy: Callable[[], bool] = lambda: False
+        """Whether upkeep of the kind `idle` has to run on time."""
+        self.server_due: Callable[[], float | None] = lambda: None
+        """When the server has something to do next, in the loop's time."""
+        self.on_due: Callable[[], None] = lambda: None
+        """Called when time has come there."""
+        self.on_standstill: Callable[[], None] = lambda: None
+        """Called if everything waits and nothing is due."""
+        self.is_before_expiry: float | None = None
+        """The loop's time up to which keys have expired, if upkeep comes before those of now."""
+        self.skew = 0.0
+        """Seconds by which the server's clock is ahead."""
+        self._leaps = leaps
+        self._limit: float | None = None
+        self._advance: asyncio.Future[None] | None = None
+        self._settling: list[asyncio.Future[None]] = []
+        self._upkeep: list[tuple[float, int, asyncio.TimerHandle, Upkeep]] = []
+        self._count = 0
+        self._chances = _CHANCES
+
+    # Taking a loop over
+
+    def install(self) -> None:
+        """Take over the running loop. Raises UsageError for a loop that cannot be taken over."""
+        loop: Any = asyncio.get_running_loop()
+        if not isinstance(loop, asyncio.SelectorEventLoop):
+            kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
+            raise UsageError(
+                f"virtual time needs asyncio's own event loop, got {kind}; run the test without uvloop, and "
+                "on Windows with asyncio.WindowsSelectorEventLoopPolicy"
+            )
+        if "call_soon" in vars(loop):
+            raise UsageError("a TestBus is open in this event loop already; leave it first")
+        self.loop = loop
+        self.now = self.began = loop.time()
+        self._select = loop._selector.select
+        self._call_soon, self._call_at = loop.call_soon, loop.call_at
+        self._create_task, self._run_in_executor = loop.create_task, loop.run_in_executor
+        self._run_sync = anyio.to_thread.run_sync
+        self._base_sockets = len(loop._selector.get_map())
+        self._clock = clock.now, clock.monotonic
+        loop._selector.select = self._wait
+        loop.time = lambda: self.now
+        loop.call_soon, loop.call_at = self.call_soon, self.call_at
+        loop.create_task, loop.run_in_executor = self.create_task, self._run_outside
+        anyio.to_thread.run_sync = self._run_sync_outside
+        clock.now, clock.monotonic = self.read_wall, loop.time
+
+    def remove(self) -> None:
+        """Give the loop back; its time goes on from here."""
+        loop, ahead = self.loop, self.now - real_time.monotonic()
+        del loop.call_soon, loop.call_at, loop.create_task, loop.run_in_executor, loop._selector.select
+        anyio.to_thread.run_sync = self._run_sync
+        clock.now, clock.monotonic = self._clock
+        loop.time = _Ahead(ahead)
+        for when, _, handle, _ in self._upkeep:
+            if not handle.cancelled():
+                loop.call_at(when, handle._run)
+
+    def read_wall(self) -> float:
+        """Return the wall clock's time, in Unix seconds, as the running node sees it."""
+        node = NODE.get()
+        return self.start + (self.now - self.began) + (node.skew if node is not None else 0.0)
+
+    def server_us(self, at: float | None = None) -> int:
+        """Return the server's time, in Unix microseconds, now or at a time of the loop."""
+        now = self.now if at is None else at
+        return round((self.start + (now - self.began) + self.skew) * 1_000_000)
+
+    def at_server_ms(self, ms: float) -> float:
+        """Return the loop's time at which the server's clock says `ms`."""
+        return ms / 1000 - self.skew - self.start + self.began
+
+    # What a test asks for
+
+    async def settle(self) -> None:
+        """Return when nothing is due now."""
+        waiter = self.loop.create_future()
+        self._settling.append(waiter)
+        await waiter
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, and run what falls due on the way."""
+        await self.settle()
+        self._limit = self.now + seconds
+        self._advance = self.loop.create_future()
+        try:
+            await self._advance
+        finally:
+            self._limit = self._advance = None
+        await self.settle()
+
+    @contextmanager
+    def hold(self) -> Generator[None]:
+        """Let time stand while the caller waits for something real."""
+        self.outside += 1
+        try:
+            yield
+        finally:
+            self.outside -= 1
+
+    # What the loop schedules
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        node = NODE.get() if context is None else context.get(NODE)
+        if node is None or node.is_live:
+            return self._call_soon(callback, *args, context=context)
+        handle = events.Handle(callback, args, self.loop, context)
+        node.keep(handle)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        node = NODE.get() if context is None else context.get(NODE)
+        kind: Upkeep = upkeep.get() if self._leaps else ""
+        if not kind and (node is None or node.is_live):
+            return self._call_at(when, callback, *args, context=context)
+        handle = events.TimerHandle(when, callback, args, self.loop, context)
+        if node is not None and not node.is_live:
+            node.keep_timer(handle, kind)
+        else:
+            self.put_upkeep(handle, kind)
+        return handle
+
+    def create_task(
+        self, coro: Coroutine[Any, Any, Any], *, context: Context | None = None, **options: Any
+    ) -> asyncio.Task[Any]:
+        node = NODE.get()
+        if context is not None:
+            if NODE not in context:  # an empty one belongs where it was made
+                context.run(NODE.set, node)
+            node = context[NODE]
+        task: asyncio.Task[Any] = self._create_task(coro, context=context, **options)
+        if node is not None:
+            node.tasks.add(task)
+        return task
+
+    def put_upkeep(self, handle: asyncio.TimerHandle, kind: Upkeep) -> None:
+        """Take a timer that does not stop a leap."""
+        self._count += 1
+        heapq.heappush(self._upkeep, (handle.when(), self._count, handle, kind))
+
+    def take_upkeep(self, node: Node) -> list[tuple[asyncio.TimerHandle, Upkeep]]:
+        """Take the timers of a node out."""
+        mine = [(each[2], each[3]) for each in self._upkeep if each[2]._context.get(NODE) is node]
+        self._upkeep = [each for each in self._upkeep if each[2]._context.get(NODE) is not node]
+        heapq.heapify(self._upkeep)
+        return mine
+
+    def _run_outside(self, *args: Any) -> asyncio.Future[Any]:
+        future = self._run_in_executor(*args)
+        self.outside += 1
+        future.add_done_callback(self._on_inside)
+        return future
+
+    def _on_inside(self, _: asyncio.Future[Any]) -> None:
+        self.outside -= 1
+
+    async def _run_sync_outside(self, *args: Any, **options: Any) -> Any:
+        with self.hold():
+            return await self._run_sync(*args, **options)
+
+    # When nothing is ready
+
+    def _wait(self, timeout: float | None = None) -> list[Any]:
+        """Stand for the selector's `select`."""
+        found = self._select(0)
+        if found or (timeout is not None and timeout <= 0):
+            return found
+        while self.outside:
+            if found := self._select(1.0):
+                return found
+        if len(self.loop._selector.get_map()) > self._base_sockets and (found := self._select(_PATIENCE)):
+            return found
+        self._go_on()
+        return []
+
+    def _go_on(self) -> None:
+        """Serve who waits for a standstill, or move time to what is due next."""
+        if self._settling:
+            settling, self._settling = self._settling, []
+            for waiter in settling:
+                if not waiter.done():
+                    waiter.set_result(None)
+            return
+        timer, due = self._next_timer(), self.server_due()
+        if due is not None and due <= self.now:
+            due = None  # told already: nobody takes it
+        times = [each for each in (timer, due, self._limit) if each is not None]
+        if times:
+            self._chances = _CHANCES
+        elif self._upkeep and self._chances:
+            self._chances -= 1
+            times = [self.now + _UPKEEP]
+        else:
+            self._chances = _CHANCES
+            self.on_standstill()
+            return
+        target = max(min(times), self.now)
+        early = target - _BEFORE
+        if self._upkeep and self._upkeep[0][0] <= early and early > self.now:
+            # As if it had come in time: what it renews has not expired meanwhile.
+            if self.is_before_expiry is None:
+                self.is_before_expiry = self.now
+            self._move(early)
+            return
+        self.is_before_expiry = None
+        self._move(target)
+        if due is not None and due <= target:
+            self.on_due()
+        elif self._limit is not None and self._limit <= target and not (timer is not None and timer <= target):
+            self._limit = None
+            if self._advance is not None and not self._advance.done():
+                self._advance.set_result(None)
+
+    def _next_timer(self) -> float | None:
+        """Return the time of the next timer that stops a leap."""
+        scheduled = self.loop._scheduled
+        while scheduled and scheduled[0]._cancelled:
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            self.loop._timer_cancelled_count -= 1
+        while self._upkeep and self._upkeep[0][2].cancelled():
+            heapq.heappop(self._upkeep)
+        times = [scheduled[0]._when] if scheduled else []
+        if self._upkeep and self.is_busy():
+            times += [
+                when
+                for when, _, handle, kind in self._upkeep  # some 20
+                if kind == "idle" and not handle.cancelled()
+            ]
+        return min(times, default=None)
+
+    def _move(self, to: float) -> None:
+        self.now = max(self.now, to)
+        while self._upkeep and self._upkeep[0][0] <= self.now:
+            handle = heapq.heappop(self._upkeep)[2]
+            if not handle.cancelled():
+                self.loop._ready.append(handle)
+
+
+class _Ahead:
+    """The time of a loop that was given back."""
+
+    def __init__(self, ahead: float) -> None:
+        self.ahead = ahead
+
+    def __call__(self) -> float:
+        return real_time.monotonic() + self.ahead
+
