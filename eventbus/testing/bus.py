@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, AsyncExitStack
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from eventbus.errors import EventBusError, UsageError
 from eventbus.handlers.worker import EventWorker
@@ -30,6 +30,7 @@ from eventbus.model.names import shown
 from eventbus.provider import EventProvider
 from eventbus.settings.settings import Settings
 from eventbus.store.connection.connector import add_scheme
+from eventbus.testing.loop_parts import waits_for
 from eventbus.testing.network import SCHEME, Network, VirtualConnector
 from eventbus.testing.nodes import Node
 from eventbus.testing.server import TestServer
@@ -120,7 +121,7 @@ class TestBus:
 
     # Entering and leaving
 
-    async def __aenter__(self) -> TestBus:
+    async def __aenter__(self) -> Self:
         """Begin. Raises UsageError for a loop that cannot be used, and for a provider that runs."""
         self._main = asyncio.current_task()
         self._time = VirtualTime(start=self._start, leaps=self._leaps)
@@ -138,9 +139,9 @@ class TestBus:
             self._exits = exits.pop_all()
         return self
 
-    async def __aexit__(self, *raised: Any) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop the workers and providers, and give the loop its time back."""
-        await self._exits.__aexit__(*raised)
+        await self._exits.aclose()
 
     async def adopt(
         self, *providers: EventProvider, worker: bool = True, exits: AsyncExitStack | None = None
@@ -236,7 +237,9 @@ class TestBus:
     def _server_due(self) -> float | None:
         now, dues = self._time.server_us() // 1000, list[float]()
         for key in {each.life.store.keys.shard_key("due") for each in self._programs if each.life.store}:
-            (found,) = self._network.look(("ZRANGEBYSCORE", key, f"({now}", "+inf", "WITHSCORES", "LIMIT", 0, 1))
+            (found,) = self._network.look(
+                ("ZRANGEBYSCORE", key, f"({now}", "+inf", "WITHSCORES", "LIMIT", 0, 1)
+            )
             dues += [self._time.at_server_ms(float(found[1]))] if found else []
         return min(dues, default=None)
 
@@ -278,7 +281,7 @@ class TestBus:
             + "; ".join(sorted(map(_describe, tasks)))
         )
         waiting = [self._main] if self._main in tasks else tasks
-        futures = [each for each in map(_innermost, waiting) if each is not None]
+        futures = [each for each in map(waits_for, waiting) if each is not None]
         if not futures:
             raise error
         for future in futures:
@@ -358,11 +361,3 @@ def _describe(task: asyncio.Task[Any]) -> str:
 def _is_library(frame: Any) -> bool:
     module: str = frame.f_globals.get("__name__", "")
     return module.partition(".")[0] in ("eventbus", "workflows", "anyio", "asyncio")
-
-
-def _innermost(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
-    """Return the future for which a task waits, through the tasks that it awaits."""
-    waiter: Any = task
-    while isinstance(waiter, asyncio.Task):
-        waiter = waiter._fut_waiter  # pyright: ignore  # noqa: SLF001
-    return None if waiter is None or waiter.done() else waiter

@@ -26,7 +26,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from eventbus.errors import StoreError, StoreUnavailable
+from eventbus.errors import StoreUnavailable
 from eventbus.runtime.upkeep import marked
 from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.translation import refusal
@@ -175,15 +175,17 @@ class VirtualConnector(Connector):
     async def start(self) -> None:
         """Do nothing: the server runs."""
 
-    async def open_wire(self, *, name: str, raw: bool, on_end: Callable[[Wire], None]) -> Wire:
+    async def open_wire(self, *, name: str, raw: bool, on_end: Callable[[Wire], None]) -> Wire:  # noqa: ARG002
+        """Open a connection at the loop's next step. Raises StoreUnavailable."""
         await asyncio.sleep(0)
-        self._network.check_open(name)
+        self._network.check_open()
         wire = VirtualWire(self._network, address=self.address, raw=raw, on_end=on_end)
         self._network.wires.append(wire)
         return wire
 
-    def open_blocking(self, *, name: str, timeout: float) -> Any:
-        self._network.check_open(name)
+    def open_blocking(self, *, name: str, timeout: float) -> Any:  # noqa: ARG002
+        """Open a connection whose calls are answered at once. Raises StoreUnavailable."""
+        self._network.check_open()
         return _BlockingConnection(self._network)
 
 
@@ -208,7 +210,7 @@ class Network:
 
     # What the connections do
 
-    def check_open(self, name: str) -> None:
+    def check_open(self) -> None:
         """Raise StoreUnavailable if a connection cannot be opened now."""
         if self.is_away:
             raise StoreUnavailable(
@@ -374,11 +376,13 @@ class Network:
         keys: list[str] = []
         looks: list[tuple[Any, ...]] = []
         for wire in self._waiting:
-            command = wire.blocked or ()
-            if command[0] == "BZPOPMIN":
-                keys.extend(command[1:-1])
-            else:
-                looks.append(("XREAD", "COUNT", 1, "STREAMS", *command[6:]))
+            match wire.blocked:
+                case ("BZPOPMIN", *awaited, _):
+                    keys.extend(awaited)
+                case ("XREAD", _, _, _, _, *streams):
+                    looks.append(("XREAD", "COUNT", 1, *streams))
+                case _:
+                    pass
         return [("EXISTS", *keys), *looks] if keys else looks
 
     def _wake(self) -> None:

@@ -14,7 +14,6 @@ and struck from the loop's list.
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections import deque
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Protocol
@@ -72,8 +71,7 @@ class Node:
         self.is_live, self.is_dead = False, True
         tasks = [task for task in self.tasks if not task.done()]
         for task in tasks:
-            asyncio.tasks._unregister_task(task)
-            task._log_destroy_pending = False
+            self._time.parts.strike(task)
         _graves.append((self, tasks, self._take_handles()))
         for each in list(self.connections):
             each.vanish()
@@ -90,38 +88,22 @@ class Node:
         if self.is_live or self.is_dead:
             return
         self.is_live = True
-        loop = self._time.loop
         for handle, kind in self._timers:
             if handle.cancelled():
                 continue
             if kind:
                 self._time.put_upkeep(handle, kind)
             else:
-                handle._scheduled = True
-                heapq.heappush(loop._scheduled, handle)
-        loop._ready.extend(self._held)
+                self._time.parts.put_timer(handle)
+        self._time.parts.run_soon(self._held)
         self._timers = []
         self._held.clear()
 
     def _take_handles(self) -> tuple[list[asyncio.Handle], list[tuple[asyncio.TimerHandle, Upkeep]]]:
         """Take all that the loop would run of this node."""
-        loop = self._time.loop
-        ready = [each for each in loop._ready if each._context.get(NODE) is self]
-        if ready:
-            mine = set(map(id, ready))
-            kept = [each for each in loop._ready if id(each) not in mine]
-            loop._ready.clear()
-            loop._ready.extend(kept)
-        timers = [each for each in loop._scheduled if each._context.get(NODE) is self]
-        if timers:
-            mine = set(map(id, timers))
-            loop._scheduled[:] = [each for each in loop._scheduled if id(each) not in mine]
-            heapq.heapify(loop._scheduled)
-            for each in timers:
-                each._scheduled = False
-                if each.cancelled():
-                    loop._timer_cancelled_count -= 1
-        return ready, [(each, "") for each in timers if not each.cancelled()] + self._time.take_upkeep(self)
+        ready, timers = self._time.parts.take(lambda context: context.get(NODE) is self)
+        marked: list[tuple[asyncio.TimerHandle, Upkeep]] = [(each, "") for each in timers]
+        return ready, marked + self._time.take_upkeep(self)
 
 
 NODE: ContextVar[Node | None] = ContextVar("node", default=None)

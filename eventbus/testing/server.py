@@ -42,7 +42,9 @@ class TestServer:
                 sock = socket.create_connection(address)
             text = {} if raw else {"encoding": "utf-8", "errors": "surrogateescape"}
             self._sockets[raw] = sock
-            self._readers[raw] = hiredis.Reader(replyError=Refusal, notEnoughData=_NOTHING, **text)
+            self._readers[raw] = cast("Any", hiredis).Reader(
+                replyError=Refusal, notEnoughData=_NOTHING, **text
+            )
         self.loaded: str = ""
         """The library that it has."""
 

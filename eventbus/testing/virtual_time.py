@@ -17,9 +17,6 @@ What must always hold:
 - time moves only when nothing is ready, and never goes back, also not when the loop gets its own time again;
 - a leap changes nothing but how often upkeep ran;
 - what is due at one moment runs in the order in which it was set.
-
-It sets private attributes of asyncio's own loop (`_selector`, `_ready`, `_scheduled`), because a loop class of
-ours would want a policy or a runner in each test. uvloop has none of them and is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time as real_time
-from asyncio import events
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import Context
@@ -35,9 +31,9 @@ from typing import Any
 
 import anyio.to_thread
 
-from eventbus.errors import UsageError
 from eventbus.model import clock
 from eventbus.runtime.upkeep import Upkeep, upkeep
+from eventbus.testing.loop_parts import LoopParts, context_of, make_handle, make_timer
 from eventbus.testing.nodes import NODE, Node
 
 __all__ = ["VirtualTime"]
@@ -85,40 +81,35 @@ class VirtualTime:
 
     def install(self) -> None:
         """Take over the running loop. Raises UsageError for a loop that cannot be taken over."""
-        loop: Any = asyncio.get_running_loop()
-        if not isinstance(loop, asyncio.SelectorEventLoop):
-            kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
-            raise UsageError(
-                f"virtual time needs asyncio's own event loop, got {kind}; run the test without uvloop, and "
-                "on Windows with asyncio.WindowsSelectorEventLoopPolicy"
-            )
-        if "call_soon" in vars(loop):
-            raise UsageError("a TestBus is open in this event loop already; leave it first")
-        self.loop = loop
+        self.parts = LoopParts()
+        self.loop = loop = asyncio.get_running_loop()
         self.now = self.began = loop.time()
-        self._select = loop._selector.select
         self._call_soon, self._call_at = loop.call_soon, loop.call_at
         self._create_task, self._run_in_executor = loop.create_task, loop.run_in_executor
         self._run_sync = anyio.to_thread.run_sync
-        self._base_sockets = len(loop._selector.get_map())
         self._clock = clock.now, clock.monotonic
-        loop._selector.select = self._wait
-        loop.time = lambda: self.now
-        loop.call_soon, loop.call_at = self.call_soon, self.call_at
-        loop.create_task, loop.run_in_executor = self.create_task, self._run_outside
+        self.parts.replace(
+            select=self._wait,
+            time=lambda: self.now,
+            call_soon=self.call_soon,
+            call_at=self.call_at,
+            create_task=self.create_task,
+            run_in_executor=self._run_outside,
+        )
         anyio.to_thread.run_sync = self._run_sync_outside
-        clock.now, clock.monotonic = self.read_wall, loop.time
+        clock.now, clock.monotonic = self.read_wall, lambda: self.now
 
     def remove(self) -> None:
         """Give the loop back; its time goes on from here."""
-        loop, ahead = self.loop, self.now - real_time.monotonic()
-        del loop.call_soon, loop.call_at, loop.create_task, loop.run_in_executor, loop._selector.select
+        self.parts.give_back()
         anyio.to_thread.run_sync = self._run_sync
         clock.now, clock.monotonic = self._clock
-        loop.time = _Ahead(ahead)
-        for when, _, handle, _ in self._upkeep:
+        ahead = self.now - real_time.monotonic()
+        own: Any = self.loop
+        own.time = lambda: real_time.monotonic() + ahead
+        for _, _, handle, _ in self._upkeep:
             if not handle.cancelled():
-                loop.call_at(when, handle._run)
+                self.parts.put_timer(handle)
 
     def read_wall(self) -> float:
         """Return the wall clock's time, in Unix seconds, as the running node sees it."""
@@ -167,21 +158,23 @@ class VirtualTime:
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
+        """Stand for the loop's `call_soon`."""
         node = NODE.get() if context is None else context.get(NODE)
         if node is None or node.is_live:
             return self._call_soon(callback, *args, context=context)
-        handle = events.Handle(callback, args, self.loop, context)
+        handle = make_handle(callback, args, context)
         node.keep(handle)
         return handle
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        """Stand for the loop's `call_at`."""
         node = NODE.get() if context is None else context.get(NODE)
         kind: Upkeep = upkeep.get() if self._leaps else ""
         if not kind and (node is None or node.is_live):
             return self._call_at(when, callback, *args, context=context)
-        handle = events.TimerHandle(when, callback, args, self.loop, context)
+        handle = make_timer(when, callback, args, context)
         if node is not None and not node.is_live:
             node.keep_timer(handle, kind)
         else:
@@ -191,6 +184,7 @@ class VirtualTime:
     def create_task(
         self, coro: Coroutine[Any, Any, Any], *, context: Context | None = None, **options: Any
     ) -> asyncio.Task[Any]:
+        """Stand for the loop's `create_task`."""
         node = NODE.get()
         if context is not None:
             if NODE not in context:  # an empty one belongs where it was made
@@ -208,10 +202,10 @@ class VirtualTime:
 
     def take_upkeep(self, node: Node) -> list[tuple[asyncio.TimerHandle, Upkeep]]:
         """Take the timers of a node out."""
-        mine = [(each[2], each[3]) for each in self._upkeep if each[2]._context.get(NODE) is node]
-        self._upkeep = [each for each in self._upkeep if each[2]._context.get(NODE) is not node]
+        mine = [each for each in self._upkeep if context_of(each[2]).get(NODE) is node]
+        self._upkeep = [each for each in self._upkeep if context_of(each[2]).get(NODE) is not node]
         heapq.heapify(self._upkeep)
-        return mine
+        return [(handle, kind) for _, _, handle, kind in mine]
 
     def _run_outside(self, *args: Any) -> asyncio.Future[Any]:
         future = self._run_in_executor(*args)
@@ -230,13 +224,13 @@ class VirtualTime:
 
     def _wait(self, timeout: float | None = None) -> list[Any]:
         """Stand for the selector's `select`."""
-        found = self._select(0)
+        found = self.parts.select(0)
         if found or (timeout is not None and timeout <= 0):
             return found
         while self.outside:
-            if found := self._select(1.0):
+            if found := self.parts.select(1.0):
                 return found
-        if len(self.loop._selector.get_map()) > self._base_sockets and (found := self._select(_PATIENCE)):
+        if self.parts.has_foreign_sockets and (found := self.parts.select(_PATIENCE)):
             return found
         self._go_on()
         return []
@@ -274,21 +268,19 @@ class VirtualTime:
         self._move(target)
         if due is not None and due <= target:
             self.on_due()
-        elif self._limit is not None and self._limit <= target and not (timer is not None and timer <= target):
+        elif (
+            self._limit is not None and self._limit <= target and not (timer is not None and timer <= target)
+        ):
             self._limit = None
             if self._advance is not None and not self._advance.done():
                 self._advance.set_result(None)
 
     def _next_timer(self) -> float | None:
         """Return the time of the next timer that stops a leap."""
-        scheduled = self.loop._scheduled
-        while scheduled and scheduled[0]._cancelled:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            self.loop._timer_cancelled_count -= 1
+        timer = self.parts.next_timer()
         while self._upkeep and self._upkeep[0][2].cancelled():
             heapq.heappop(self._upkeep)
-        times = [scheduled[0]._when] if scheduled else []
+        times = [] if timer is None else [timer]
         if self._upkeep and self.is_busy():
             times += [
                 when
@@ -302,15 +294,4 @@ class VirtualTime:
         while self._upkeep and self._upkeep[0][0] <= self.now:
             handle = heapq.heappop(self._upkeep)[2]
             if not handle.cancelled():
-                self.loop._ready.append(handle)
-
-
-class _Ahead:
-    """The time of a loop that was given back."""
-
-    def __init__(self, ahead: float) -> None:
-        self.ahead = ahead
-
-    def __call__(self) -> float:
-        return real_time.monotonic() + self.ahead
-
+                self.parts.run_soon([handle])
