@@ -15,6 +15,7 @@ import heapq
 from asyncio import events
 from collections.abc import Callable, Iterable
 from contextvars import Context
+from itertools import count
 from typing import Any
 
 from eventbus.errors import UsageError
@@ -114,7 +115,29 @@ def make_timer(
     when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
 ) -> asyncio.TimerHandle:
     """Make a timer that no loop knows yet."""
-    return events.TimerHandle(when, callback, args, asyncio.get_running_loop(), context)
+    return _Timer(when, callback, args, asyncio.get_running_loop(), context)
+
+
+_numbers = count()
+
+
+class _Timer(events.TimerHandle):
+    """A timer that comes behind those of the same moment that were made before it.
+
+    The loop's heap leaves open which is first. In real time no two moments are the same.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.number = next(_numbers)
+
+    def __lt__(self, other: events.TimerHandle) -> bool:
+        return (self.when(), self.number) < (other.when(), getattr(other, "number", -1))
+
+    def __gt__(self, other: events.TimerHandle) -> bool:
+        return (self.when(), self.number) > (other.when(), getattr(other, "number", -1))
 
 
 def context_of(handle: asyncio.Handle) -> Context:

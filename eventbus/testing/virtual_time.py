@@ -84,7 +84,7 @@ class VirtualTime:
         self.parts = LoopParts()
         self.loop = loop = asyncio.get_running_loop()
         self.now = self.began = loop.time()
-        self._call_soon, self._call_at = loop.call_soon, loop.call_at
+        self._call_soon = loop.call_soon
         self._create_task, self._run_in_executor = loop.create_task, loop.run_in_executor
         self._run_sync = anyio.to_thread.run_sync
         self._clock = clock.now, clock.monotonic
@@ -172,13 +172,13 @@ class VirtualTime:
         """Stand for the loop's `call_at`."""
         node = NODE.get() if context is None else context.get(NODE)
         kind: Upkeep = upkeep.get() if self._leaps else ""
-        if not kind and (node is None or node.is_live):
-            return self._call_at(when, callback, *args, context=context)
         handle = make_timer(when, callback, args, context)
         if node is not None and not node.is_live:
             node.keep_timer(handle, kind)
-        else:
+        elif kind:
             self.put_upkeep(handle, kind)
+        else:
+            self.parts.put_timer(handle)
         return handle
 
     def create_task(
