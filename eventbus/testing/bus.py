@@ -2,11 +2,11 @@
 
     made -> entered (its providers run, each with a worker) -> left (all as before)
 
-The program stays as it is: its providers start with other settings (the server, the lease), each in the test's
-own event loop. A worker runs in a node of its own, so that it can be killed.
+The program stays as it is: its providers start with other settings (the server, the lease), each in the
+test's own event loop. A worker runs in a node of its own, so that it can be killed.
 
-What must always hold: whatever the bus changes in a provider, it puts back; what is left of an earlier bus does
-not reach the next one; an error of a start leaves nothing behind.
+What must always hold: whatever the bus changes in a provider, it puts back; what is left of an earlier bus
+does not reach the next one; an error of a start leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class TestBus:
             await bus.advance("3 days")
             assert bus.ran[-1].name == "remind"
 
-    Time moves by `advance`; and by itself where the test awaits an emission or a flow and nothing else can run.
+    Time moves by `advance`; and by itself where the test awaits an emission or a flow and nothing else can
+    run.
     """
 
     __test__ = False
@@ -98,9 +99,9 @@ class TestBus:
     ) -> None:
         """Take the providers of a program, which must not run.
 
-        `schedules` puts the declared schedules into the server; `start` is the time at first; `seed` makes ids
-        and jitter; `lease` holds for all workers. Without `leaps`, upkeep comes as often as in production, so
-        a month takes seconds. Raises UsageError for a naive `start`.
+        `schedules` puts the declared schedules into the server; `start` is the time at first; `seed` makes
+        ids and jitter; `lease` holds for all workers. Without `leaps`, upkeep comes as often as in
+        production, so a month takes seconds. Raises UsageError for a naive `start`.
         """
         if not providers:
             raise UsageError("expected a provider, as in TestBus(provider)")
@@ -215,7 +216,8 @@ class TestBus:
     async def _begin_worker(self, program: _Program) -> None:
         node = Node(self._time, "worker")
         life = program.life
-        chosen = life.choose(program.provider._registry, ["*"])  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        registry = program.provider._registry  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        chosen = life.choose(registry, ["*"])
         starting = self._time.loop.create_task(
             life.start_worker(program.settings, *chosen), context=node.context.copy()
         )

@@ -1,8 +1,8 @@
 """The parts of asyncio's own event loop that virtual time and nodes use: the only module that touches its
 private attributes (`_selector`, `_ready`, `_scheduled`, `_timer_cancelled_count`, `_unregister_task`).
 
-A loop class of ours would need none of them, but a policy or a runner in each test instead. uvloop has none of
-these attributes and is refused. CI runs the tests of this package on each Python that the project names.
+A loop class of ours would need none of them, but a policy or a runner in each test instead. uvloop has none
+of these attributes and is refused. CI runs the tests of this package on each Python that the project names.
 """
 
 # ruff: noqa: SLF001
@@ -32,8 +32,8 @@ class LoopParts:
         if not isinstance(loop, asyncio.SelectorEventLoop):
             kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
             raise UsageError(
-                f"virtual time needs asyncio's own event loop, got: {kind}; run the test without uvloop, and on "
-                "Windows with asyncio.WindowsSelectorEventLoopPolicy"
+                f"virtual time needs asyncio's own event loop, got: {kind}; run the test without uvloop, and "
+                "on Windows with asyncio.WindowsSelectorEventLoopPolicy"
             )
         if "call_soon" in vars(loop):
             raise UsageError("a TestBus is open in this event loop already; leave it first")
@@ -146,7 +146,9 @@ def context_of(handle: asyncio.Handle) -> Context:
 
 
 def waits_for(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
-    """Return the future for which a task waits, through the tasks that it awaits; None if it waits for none."""
+    """Return the future for which a task waits, through the tasks that it awaits; None if it waits
+    for none.
+    """
     waiter: asyncio.Future[Any] | None = task
     while isinstance(waiter, asyncio.Task):
         waited: Any = waiter

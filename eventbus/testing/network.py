@@ -1,8 +1,8 @@
 """The virtual network: carries commands to the server of the tests, and answers back, inside the event loop.
 
-A command waits in a queue of the loop and runs on the server at the loop's next step. The answer comes back by
-the loop, too. Nothing is under way outside. A blocked read is tried at once; if there is nothing for it, it
-waits here, and each later batch of commands carries one cheap look at all keys that somebody waits for.
+A command waits in a queue of the loop and runs on the server at the loop's next step. The answer comes back
+by the loop, too. Nothing is under way outside. A blocked read is tried at once; if there is nothing for it,
+it waits here, and each later batch of commands carries one cheap look at all keys that somebody waits for.
 
     sent -> run -> answered
          -> blocked (BZPOPMIN, XREAD BLOCK) -> run again when its keys have something -> answered
@@ -11,7 +11,8 @@ waits here, and each later batch of commands carries one cheap look at all keys 
 Each command carries the virtual time (`shim.lua`); keys whose time has come are removed before it.
 
 What must always hold:
-- the answers of one connection come in the order of its commands, and commands behind a blocked read wait for it;
+- the answers of one connection come in the order of its commands, and commands behind a blocked read wait
+  for it;
 - a connection that ended gets nothing more, and what it had sent and did not run never runs;
 - a script is the one of production, byte by byte, behind the shim.
 """
@@ -59,12 +60,11 @@ end
 """
 _TAKE = "shim.begin(table.remove(ARGV))\n"
 
+# What has no expiry any more was set anew, or made to stay.
 _EXPIRE = """
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', 'expiring', '-inf', ARGV[1])) do
-  local at = redis.call('PEXPIRETIME', key)
-  if at >= 0 and at <= tonumber(ARGV[1]) then redis.call('DEL', key) end
-  if at <= tonumber(ARGV[1]) then redis.call('ZREM', 'expiring', key)
-  else redis.call('ZADD', 'expiring', at, key) end
+  if redis.call('PTTL', key) >= 0 then redis.call('DEL', key) end
+  redis.call('ZREM', 'expiring', key)
 end
 """
 _PLAIN = "return redis.call(unpack(ARGV))\n"
@@ -175,7 +175,13 @@ class VirtualConnector(Connector):
     async def start(self) -> None:
         """Do nothing: the server runs."""
 
-    async def open_wire(self, *, name: str, raw: bool, on_end: Callable[[Wire], None]) -> Wire:  # noqa: ARG002
+    async def open_wire(
+        self,
+        *,
+        name: str,  # noqa: ARG002
+        raw: bool,
+        on_end: Callable[[Wire], None],
+    ) -> Wire:
         """Open a connection at the loop's next step. Raises StoreUnavailable."""
         await asyncio.sleep(0)
         self._network.check_open()

@@ -6,9 +6,9 @@ too.
     live -- pause() --> paused (its handles are held) -- resume() --> live
     live, paused -- kill() --> dead
 
-What must always hold: a dead node never runs again, not even a `finally`. A coroutine that is thrown away runs
-its clean-up, and the end of a loop cancels all tasks that it knows. So the tasks of the dead are kept for ever
-and struck from the loop's list.
+What must always hold: a dead node never runs again, not even a `finally`. A coroutine that is thrown away
+runs its clean-up, and the end of a loop cancels all tasks that it knows. So the tasks of the dead are kept
+for ever and struck from the loop's list.
 """
 
 from __future__ import annotations

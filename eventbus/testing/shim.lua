@@ -1,8 +1,8 @@
 -- Stands before a script or the library, in the server of the test kit alone: gives it the virtual time.
 --
 -- Each call has one more argument, the last: the time in microseconds. `TIME` answers it, `XADD *` makes ids
--- of it, and keys expire `FAR` ms later than they should, so that the server's own clock never ends one. The kit
--- removes those whose virtual time has come; so a `SET` or a `PERSIST` ends an expiry as it does in production.
+-- of it, and keys expire `FAR` ms later than they should, so that the server's own clock never ends one. The
+-- kit removes those whose virtual time has come; so a `SET` or a `PERSIST` ends an expiry as ever.
 local FAR, shim = FAR_MS, { now = 0 }
 
 -- Asked for each time: while a library is loaded, the server gives another table, which has no `call`.
@@ -28,6 +28,12 @@ function shim.PEXPIRE(key, ms, ...)
   return done
 end
 
+function shim.RENAME(key, other)
+  local answer, deadline = real().call('RENAME', key, other), real().call('ZSCORE', 'expiring', key)
+  if deadline then shim.note(other, deadline) end
+  return answer
+end
+
 function shim.EXPIRE(key, seconds, ...)
   return shim.PEXPIRE(key, tonumber(seconds) * 1000, ...)
 end
@@ -45,14 +51,26 @@ function shim.SET(key, value, ...)
   return answer
 end
 
+-- The last id that a stream gave, also if its entry is gone: ms and number.
+function shim.last(key)
+  local facts = real().pcall('XINFO', 'STREAM', key)
+  for at = 1, #facts, 2 do
+    if facts[at] == 'last-generated-id' then
+      local ms, number = string.match(facts[at + 1], '^(%d+)-(%d+)$')
+      return tonumber(ms), tonumber(number)
+    end
+  end
+  return -1, 0
+end
+
 function shim.XADD(key, ...)
   local given = { ... }
   for at, word in ipairs(given) do
     if word == '*' then
       -- Never below the last id, as the server makes its own when its clock was moved back.
-      local ms, last = math.floor(shim.now / 1000), real().call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
-      if last then ms = math.max(ms, tonumber(string.match(last[1], '^%d+'))) end
-      given[at] = string.format('%.0f-*', ms)
+      local ms, last, number = math.floor(shim.now / 1000), shim.last(key)
+      if last >= ms then given[at] = string.format('%.0f-%.0f', last, number + 1)
+      else given[at] = string.format('%.0f-0', ms) end
       break
     end
   end

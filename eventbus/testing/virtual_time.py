@@ -1,8 +1,8 @@
 """Virtual time: one number that an event loop, the clock of the packages and the server's scripts read.
 
-Time stands while anything can run. It moves only inside the loop's `select`: nothing is ready, no thread is at
-work, nobody holds it, and no foreign socket brings anything. Then it moves to the earliest of the loop's next
-timer, of what the server has to do next, and of the end of an `advance`.
+Time stands while anything can run. It moves only inside the loop's `select`: nothing is ready, no thread is
+at work, nobody holds it, and no foreign socket brings anything. Then it moves to the earliest of the loop's
+next timer, of what the server has to do next, and of the end of an `advance`.
 
     runs -- nothing is ready --> still -- settle() waits --> its caller goes on
                                        -- something is due --> moved there
