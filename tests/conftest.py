@@ -17,15 +17,17 @@ import leaks
 import pytest
 import structlog
 from drivers.hanging import pytest_pyfunc_call, pytest_timeout_set_timer
+from drivers.virtual import virtual, virtual_by_mark
 from hypothesis import HealthCheck, settings
 
 from eventbus import EventProvider
 from eventbus.engine.wake_listener import WakeListener
-from eventbus.store.connection.connector import Connector
+from eventbus.store.connection.connector import make_connector
 from eventbus.store.embedded.server import EmbeddedServer
 from eventbus.store.store import Store
+from eventbus.testing.server import TestServer
 
-__all__ = ["pytest_pyfunc_call", "pytest_timeout_set_timer"]
+__all__ = ["pytest_pyfunc_call", "pytest_timeout_set_timer", "virtual", "virtual_by_mark"]
 
 _numbers = itertools.count(1)
 
@@ -53,6 +55,10 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slow tests, so that none of them is the last one to run, alone."""
+    if os.environ.get("ALL_VIRTUAL"):
+        for item in items:
+            if inspect.iscoroutinefunction(getattr(item, "function", None)):
+                item.add_marker("virtual")
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
@@ -92,21 +98,29 @@ def prefix() -> str:
 
 
 @pytest.fixture
-async def store(server_url: str, prefix: str) -> AsyncIterator[Store]:
-    """A started store on the shared server."""
-    store = Store(Connector(server_url), prefix=prefix, name="test")
+def test_url(request: pytest.FixtureRequest, prefix: str) -> str:
+    """The URL of the server for one test: the shared one, or the virtual one of a test with that mark."""
+    if request.node.get_closest_marker("virtual"):
+        return f"virtual://{prefix}"
+    return request.getfixturevalue("server_url")
+
+
+@pytest.fixture
+async def store(test_url: str, prefix: str) -> AsyncIterator[Store]:
+    """A started store on the server of the test."""
+    store = Store(make_connector(test_url), prefix=prefix, name="test")
     await store.start(deadline=None)
     yield store
     await store.aclose()
 
 
 @pytest.fixture
-def make_provider(server_url: str, prefix: str) -> Callable[..., EventProvider]:
-    """Make a provider on the shared server, not yet started. All providers of one test share a key prefix."""
+def make_provider(test_url: str, prefix: str) -> Callable[..., EventProvider]:
+    """Make a provider on the server of the test, not yet started. All of one test share a key prefix."""
 
     def make(**settings: Any) -> EventProvider:
         settings.setdefault("prefix", prefix)
-        return EventProvider(settings.pop("url", server_url), **settings)
+        return EventProvider(settings.pop("url", test_url), **settings)
 
     return make
 
@@ -134,9 +148,9 @@ def logs() -> Iterator[list[MutableMapping[str, Any]]]:
 
 
 @pytest.fixture
-def admin(server_url: str) -> Iterator[Callable[..., Any]]:
-    """Send commands to the shared server over a separate connection; answers are text."""
-    connection: Any = Connector(server_url).open_blocking(name="admin", timeout=10)
+def admin(test_url: str) -> Iterator[Callable[..., Any]]:
+    """Send commands to the server of the test over a separate connection; answers are text."""
+    connection: Any = make_connector(test_url).open_blocking(name="admin", timeout=10)
 
     def call(*command: Any) -> Any:
         # What was read may be no text: then it is written as the bytes that it was.
@@ -155,12 +169,13 @@ def until() -> Callable[..., Awaitable[None]]:
     """Wait until a condition holds, which may be async; fails with its name after `within` seconds."""
 
     async def wait_until(condition: Callable[[], Any], what: str, *, within: float = 60.0) -> None:
-        end = time.monotonic() + within
+        loop = asyncio.get_running_loop()
+        end = loop.time() + within
         while True:
             holds = condition()
             if await holds if inspect.isawaitable(holds) else holds:
                 return
-            assert time.monotonic() < end, f"not within {within:g} s: {what}"
+            assert loop.time() < end, f"not within {within:g} s: {what}"
             await asyncio.sleep(0.005)
 
     return wait_until
@@ -209,8 +224,12 @@ def watchers() -> Iterator[dict[str, Any]]:
 def nothing_is_left(request: pytest.FixtureRequest, watchers: dict[str, Any]) -> Iterator[None]:
     """Fail a test that leaves something behind (see `leaks`). It is set up first, so it checks last."""
     client: Any = None
-    if "server_url" in request.fixturenames:
+    url = ""
+    if request.node.get_closest_marker("virtual"):
+        url = f"unix://{TestServer.get().address}"
+    elif "server_url" in request.fixturenames or "test_url" in request.fixturenames:
         url = request.getfixturevalue("server_url")
+    if url:
         client = watchers[url] = watchers.get(url) or leaks.connect(url)
     keys = (request.getfixturevalue("prefix"), request.getfixturevalue("planted"))
     watch = leaks.Watch(client)

@@ -32,6 +32,7 @@ class TestServer:
 
     def __init__(self, address: str | tuple[str, int]) -> None:
         """Connect to a server's socket, or host and port. Raises OSError."""
+        self.address = address
         self._sockets: dict[bool, socket.socket] = {}
         self._readers: dict[bool, Any] = {}
         for raw in (False, True):

@@ -1,0 +1,74 @@
+"""Virtual time for our own tests: those with the mark `virtual` run in it, on a server of their own.
+
+What waits there moves the time. Each answer of the server takes a moment, so that a test that asks again and
+again moves it, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from eventbus.store.connection.connector import add_scheme
+from eventbus.testing.loop_parts import waits_for
+from eventbus.testing.network import SCHEME, Network, VirtualConnector, VirtualWire
+from eventbus.testing.server import TestServer
+from eventbus.testing.virtual_time import VirtualTime
+
+__all__ = ["VirtualWorld", "virtual", "virtual_by_mark"]
+
+
+_MOMENT = 0.0001
+"""Seconds that an answer takes."""
+
+
+class _Network(Network):
+    """Answers come a moment later."""
+
+    def answer(self, wire: VirtualWire, reply: Any) -> None:
+        context = self._context.copy()
+        self._time.loop.call_later(_MOMENT, super().answer, wire, reply, context=context)
+
+
+class VirtualWorld:
+    """The time and the network of one test."""
+
+    def __init__(self, time: VirtualTime, network: Network) -> None:
+        self.time = time
+        self.network = network
+
+
+@pytest.fixture
+async def virtual() -> AsyncIterator[VirtualWorld]:
+    """Virtual time in the loop of this test. It never leaps, because the tests look at upkeep, too."""
+    world_time = VirtualTime(start=int(time.time()), leaps=False)
+    server = TestServer.get()
+    world_time.install()
+    try:
+        server.clean()
+        world = VirtualWorld(world_time, _Network(world_time, server))
+        add_scheme(SCHEME, lambda url: VirtualConnector(url, world.network))
+        main: Any = asyncio.current_task()
+        world_time.on_standstill = lambda: _fail(main)
+        yield world
+    finally:
+        world_time.remove()
+
+
+def _fail(main: asyncio.Task[Any]) -> None:
+    error = RuntimeError("everything waits, and nothing is due")
+    waits = waits_for(main)
+    if waits is None:
+        raise error
+    waits.set_exception(error)
+
+
+@pytest.fixture(autouse=True)
+def virtual_by_mark(request: pytest.FixtureRequest) -> None:
+    """Begin virtual time before all other fixtures of a test with the mark."""
+    if request.node.get_closest_marker("virtual"):
+        request.getfixturevalue("virtual")
