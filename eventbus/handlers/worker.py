@@ -71,6 +71,8 @@ _LOOK = 0.1
 _PATIENCE = 1.0
 """Seconds that a lifespan has to end after each cancellation."""
 
+_make_processes = partial(ProcessPool, log_note)
+
 
 class EventWorker:
     """A running worker of this process. `provider.worker()` makes it, starts it and stops it.
@@ -88,6 +90,7 @@ class EventWorker:
         middleware: Sequence[Middleware] = (),
         lifespans: Sequence[Lifespan] = (),
         pools: Mapping[str, PoolSpec] = MappingProxyType({}),
+        make_processes: Callable[[], ProcessPool] = _make_processes,
         failure_hooks: Sequence[FailureHook] = (),
         find_waits: Callable[[], Iterable[Wait]] = tuple,
         listeners: Listeners | None = None,
@@ -101,7 +104,7 @@ class EventWorker:
         self._sync = sync
         self._middleware = middleware
         self._threads = ThreadPool(settings.max_concurrency)
-        self._processes = ProcessPool(log_note)
+        self._processes = make_processes()
         self._consumers: dict[str, Consumer] = {}
         options, told = WorkerOptions.of(settings), Teller(listeners)
         duty = ScheduleRunner(store, key_ttl=settings.key_ttl, teller=told)
@@ -112,7 +115,7 @@ class EventWorker:
         self._failures = FailureDesk(failure_hooks, store, self._consumers, self.id, grace=settings.grace)
         if failure_hooks:
             self._worker.tell_failures(self._failures)
-        self._pools = WorkerPools(pools, self._processes, on_room=self._worker.claimer.notice)
+        self._pools = WorkerPools(pools, self._processes, make_processes, on_room=self._worker.claimer.notice)
         self._notes = ProgressWriter(store, self._worker.claimer.executor)
         self._lines: LineWriter | None = None
         self._task: asyncio.Task[None] | None = None
