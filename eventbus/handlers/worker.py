@@ -53,7 +53,7 @@ from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Listeners, Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["EventWorker"]
+__all__ = ["EventWorker", "consumer_of", "is_running", "look_due"]
 
 _log = get_logger("eventbus.worker")
 
@@ -144,15 +144,6 @@ class EventWorker:
     def is_idle(self) -> bool:
         """Whether no job runs or waits to be settled, and no queue is known to have work."""
         return self._worker.claimer.is_idle
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a job runs."""
-        return bool(self._worker.claimer.executor.running)
-
-    def look_due(self) -> None:
-        """Look for what is due in the server, before the worker's own timer says so."""
-        self._worker.claimer.look_due()
 
     @property
     def claimed(self) -> int:
@@ -426,3 +417,21 @@ class EventWorker:
         )
         self._consumers[consumer.queue] = consumer
         self._worker.claimer.retirement.open(consumer.queue)
+
+
+# For the test kit: the worker itself has only what is for users.
+
+
+def is_running(worker: EventWorker) -> bool:
+    """Whether a job runs."""
+    return bool(worker._worker.claimer.executor.running)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def look_due(worker: EventWorker) -> None:
+    """Look for what is due in the server, before the worker's own timer says so."""
+    worker._worker.claimer.look_due()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def consumer_of(worker: EventWorker, queue: str) -> Consumer | None:
+    """Return what runs the jobs of a queue; None if the worker does not serve it."""
+    return worker._consumers.get(queue)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -40,11 +40,15 @@ class TestServer:
                 sock.connect(address)
             else:
                 sock = socket.create_connection(address)
-            text = {} if raw else {"encoding": "utf-8", "errors": "surrogateescape"}
+            text: dict[str, Any] = {} if raw else {"encoding": "utf-8", "errors": "surrogateescape"}
             self._sockets[raw] = sock
-            self._readers[raw] = hiredis.Reader(replyError=Refusal, notEnoughData=_NOTHING, **text)
+            self._readers[raw] = hiredis.Reader(
+                replyError=cast("Any", Refusal), notEnoughData=_NOTHING, **text
+            )
         self.loaded: str = ""
         """The library that it has."""
+        self.embedded: EmbeddedServer | None = None
+        """What was started for the tests."""
 
     @classmethod
     def get(cls) -> TestServer:
@@ -72,20 +76,33 @@ class TestServer:
                 raise ConnectionResetError("the server of the tests has ended")
             reader.feed(data)
 
+    def close(self) -> None:
+        """Leave the server, and end it if it was started for the tests. Idempotent."""
+        if TestServer._one is self:
+            TestServer._one = None
+        for sock in self._sockets.values():
+            sock.close()
+        if self.embedded is not None:
+            self.embedded.stop()
+            self.embedded = None
+
     def clean(self) -> None:
         """Remove all keys."""
         self.run([("FLUSHDB", "SYNC")])
 
 
 def _start() -> TestServer:
+    embedded = EmbeddedServer(None)
     try:
-        path = EmbeddedServer(None).start()  # ends with this process
+        path = embedded.start()  # ends with this process
     except EventBusError as error:
         raise UsageError(
             f"no server for the tests: {error}; or start an empty one and name it, "
             f"as in {_URL}=redis://127.0.0.1:6390/0"
         ) from error
-    return TestServer(str(path))
+    server = TestServer(str(path))
+    server.embedded = embedded
+    return server
 
 
 def _join(url: str) -> TestServer:

@@ -279,6 +279,10 @@ class VirtualTime:
             if self._advance is not None and not self._advance.done():
                 self._advance.set_result(None)
 
+    def next_due(self) -> float | None:
+        """Return the loop's time at which something is due next, here or in the server; None if nothing is."""
+        return min((each for each in (self._next_timer(), self.server_due()) if each is not None), default=None)
+
     def _next_timer(self) -> float | None:
         """Return the time of the next timer that stops a leap."""
         scheduled = self.loop._scheduled
