@@ -591,7 +591,8 @@ class TestBus:
                     run_alone(consumer, route, route.encode_payload(payload)),
                     context=program.node.context.copy(),
                 )
-                return await running
+                result = await running
+                return route.decode_result(result) if group == DEFAULT_GROUP else None
         if any(subscription.queue == queue for _, subscription in self._subscriptions()):
             raise UsageError(f"no worker of the bus serves {name}; start one with start_worker()")
         raise self._unknown(name if group == DEFAULT_GROUP else f"{name}@{group}")
@@ -706,6 +707,8 @@ class TestBus:
                 async with asyncio.timeout_at(end):
                     await self._heard.wait()
             except TimeoutError:
+                await self.settle()  # what falls due at the end counts
+                found = find_emission(self._records_of(event), where)
                 break
         if found is not None:
             return found
@@ -877,4 +880,7 @@ def _flow_of(job_id: str) -> str:
 def _told(where: Where[Any] | None) -> str:
     if where is None:
         return ""
-    return f" where {shown(where)}"
+    code = getattr(where, "__code__", None)
+    if code is None:
+        return f" where {shown(where)}"
+    return f" for which {code.co_name} of {code.co_filename}:{code.co_firstlineno} is true"

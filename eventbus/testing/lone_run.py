@@ -6,7 +6,6 @@ What must always hold: nothing of it is in the server, so nothing can be left th
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from eventbus.emit.route import Route
 from eventbus.engine.consumer import Consumer
@@ -17,8 +16,8 @@ from eventbus.model.message import encode_bare
 __all__ = ["run_alone"]
 
 
-async def run_alone(consumer: Consumer, route: Route, data: bytes) -> Any:
-    """Run a handler on a payload in JSON until it completes or fails for good; return its result.
+async def run_alone(consumer: Consumer, route: Route, data: bytes) -> str:
+    """Run a handler on a payload in JSON until it completes or fails for good; return its result in JSON.
 
     Call it in a task of its own. Raises what an emitter would get, with waits between attempts.
     """
@@ -40,7 +39,7 @@ async def run_alone(consumer: Consumer, route: Route, data: bytes) -> Any:
         )
         settle = await _attempt(consumer, job)
         if settle.state == "completed":
-            return route.decode_result(settle.text)
+            return settle.text
         if settle.state not in ("delayed", "waiting"):
             raise route.revive(settle.state, settle.text, job_id)
         attempts += settle.counts
