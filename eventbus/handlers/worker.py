@@ -53,7 +53,7 @@ from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Listeners, Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["EventWorker", "consumer_of", "is_running", "look_due"]
+__all__ = ["EventWorker", "consumer_of", "end_threads", "is_running", "look_due"]
 
 _log = get_logger("eventbus.worker")
 
@@ -430,6 +430,12 @@ def is_running(worker: EventWorker) -> bool:
 def look_due(worker: EventWorker) -> None:
     """Look for what is due in the server, before the worker's own timer says so."""
     worker._worker.claimer.look_due()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def end_threads(worker: EventWorker) -> None:
+    """Let a worker that was abandoned begin nothing more in its threads; what runs there goes on to its end."""
+    worker._threads.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    worker._pools.close_threads()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def consumer_of(worker: EventWorker, queue: str) -> Consumer | None:

@@ -79,11 +79,16 @@ class WorkerPools(Mapping[str, WorkerPool]):
     def __len__(self) -> int:
         return 1 + len(self._specs)
 
+    def close_threads(self) -> None:
+        """Refuse further calls of the threads of all pools. Idempotent."""
+        for pool in self._made.values():
+            if pool.threads is not None:
+                pool.threads.close()
+
     async def aclose(self) -> None:
         """End the processes of all pools, and refuse further calls of their threads. Idempotent."""
+        self.close_threads()
         async with asyncio.TaskGroup() as ends:
             for pool in self._made.values():
                 if pool.processes is not None:
                     ends.create_task(pool.processes.aclose())
-                if pool.threads is not None:
-                    pool.threads.close()

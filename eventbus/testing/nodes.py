@@ -46,6 +46,8 @@ class Node:
         self.name = name
         self.is_live = True
         self.is_dead = False
+        self.holds = 0
+        """How often it holds time."""
         self.skew = 0.0
         """Seconds by which its clock is ahead."""
         self.connections: list[Connection] = []
@@ -74,6 +76,8 @@ class Node:
         for task in tasks:
             asyncio.tasks._unregister_task(task)
             task._log_destroy_pending = False
+        self._time.outside -= self.holds
+        self.holds = 0
         _graves.append((self, tasks, self._take_handles()))
         for each in list(self.connections):
             each.vanish()

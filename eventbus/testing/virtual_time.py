@@ -155,12 +155,17 @@ class VirtualTime:
 
     @contextmanager
     def hold(self) -> Generator[None]:
-        """Let time stand while the caller waits for something real."""
+        """Let time stand while the caller waits for something real; a node that is killed holds nothing more."""
+        node = NODE.get()
         self.outside += 1
+        if node is not None:
+            node.holds += 1
         try:
             yield
         finally:
             self.outside -= 1
+            if node is not None:
+                node.holds -= 1
 
     # What the loop schedules
 
@@ -216,7 +221,10 @@ class VirtualTime:
     def _run_outside(self, *args: Any) -> asyncio.Future[Any]:
         future = self._run_in_executor(*args)
         self.outside += 1
-        future.add_done_callback(self._on_inside)
+        # In no node's name: its end counts even if the node was killed meanwhile.
+        outside = Context()
+        outside.run(NODE.set, None)
+        future.add_done_callback(self._on_inside, context=outside)
         return future
 
     def _on_inside(self, _: asyncio.Future[Any]) -> None:
