@@ -107,16 +107,22 @@ def _start() -> TestServer:
 
 def _join(url: str) -> TestServer:
     parts = urlsplit(url)
-    if parts.scheme == "unix":
-        server = TestServer(unquote(parts.path))
-    else:
-        server = TestServer((parts.hostname or "127.0.0.1", parts.port or 6379))
+    try:
+        server = TestServer(
+            unquote(parts.path)
+            if parts.scheme == "unix"
+            else (parts.hostname or "127.0.0.1", parts.port or 6379)
+        )
+    except OSError as error:
+        raise UsageError(f"no server at {_URL}={url}: {error}; start an empty one there") from error
+    if parts.scheme != "unix":
         if parts.password:
             server.run([("AUTH", unquote(parts.username or "default"), unquote(parts.password))])
         if database := parts.path.strip("/"):
             server.run([("SELECT", database)])
     (count,) = server.run([("DBSIZE",)])
     if count:
+        server.close()
         raise UsageError(
             f"{_URL} names a server that holds {count} keys; the test kit removes all keys before each test, "
             "so it takes an empty server only"
