@@ -29,7 +29,7 @@ from eventbus.handlers.context import EventContext
 from eventbus.handlers.middleware import CallNext
 from eventbus.handlers.steering import RunFacts, Steered, Target
 from eventbus.handlers.subscriptions import Subscription, Subscriptions
-from eventbus.handlers.worker import EventWorker, consumer_of, is_running, look_due
+from eventbus.handlers.worker import EventWorker, consumer_of, end_threads, is_running, look_due
 from eventbus.lifecycle import Lifecycle
 from eventbus.model import chance
 from eventbus.model.clock import to_unix_ms
@@ -240,10 +240,14 @@ class TestBus:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop the workers and providers, and give the loop its time back. Raises the error of an answer."""
-        self._is_entered = False
-        await self._exits.__aexit__(kind, error, trace)
-        if error is None:
-            self._raise_answers()
+        try:
+            if error is None and self._sending:
+                await self.settle()
+        finally:
+            self._is_entered = False
+            for task in self._sending:
+                task.cancel()
+            await self._exits.__aexit__(kind, error, trace)
 
     async def adopt(self, *providers: EventProvider, worker: bool = True) -> None:
         """Take more providers in, each with a worker if it has handlers; without `worker` only to emit.
@@ -339,9 +343,10 @@ class TestBus:
     def kill_worker(self, provider: EventProvider | None = None) -> None:
         """End a worker as `kill -9` does: nothing of it runs any more, and its leases run out."""
         program = self._find(provider)
-        if program.node is None:
+        if program.node is None or program.worker is None:
             raise UsageError("no worker runs; start one with start_worker()")
         program.node.kill()
+        end_threads(program.worker)
         program.life.abandon_worker()
         self._killed.append(self._time.now)
         program.worker = program.node = None

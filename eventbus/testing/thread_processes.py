@@ -93,3 +93,8 @@ class HeldProcesses(ProcessPool):
         """Run a request as `ProcessPool.run` does, while time stands."""
         with self._time.hold():
             return await super().run(request, read, on_progress, attending)
+
+    async def aclose(self) -> None:
+        """End the processes, while time stands."""
+        with self._time.hold():
+            await super().aclose()
