@@ -1,8 +1,8 @@
 """The virtual network: carries commands to the server of the tests, and answers back, inside the event loop.
 
-A command waits in a queue of the loop and runs on the server at the loop's next step. The answer comes back by
-the loop, too. Nothing is under way outside. A blocked read is tried at once; if there is nothing for it, it
-waits here, and each later batch of commands carries one cheap look at all keys that somebody waits for.
+A command waits in a queue of the loop and runs on the server at the loop's next step. The answer comes back
+by the loop, too. Nothing is under way outside. A blocked read is tried at once; if there is nothing for it,
+it waits here, and each later batch of commands carries one cheap look at all keys that somebody waits for.
 
     sent -> run -> answered
          -> blocked (BZPOPMIN, XREAD BLOCK) -> run again when its keys have something -> answered
@@ -11,7 +11,8 @@ waits here, and each later batch of commands carries one cheap look at all keys 
 Each command carries the virtual time (`shim.lua`); keys whose time has come are removed before it.
 
 What must always hold:
-- the answers of one connection come in the order of its commands, and commands behind a blocked read wait for it;
+- the answers of one connection come in the order of its commands, and commands behind a blocked read wait
+  for it;
 - a connection that ended gets nothing more, and what it had sent and did not run never runs;
 - a script is the one of production, byte by byte, behind the shim.
 """
@@ -26,7 +27,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from eventbus.errors import StoreError, StoreUnavailable
+from eventbus.errors import StoreUnavailable
 from eventbus.runtime.upkeep import marked
 from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.translation import refusal
@@ -176,6 +177,7 @@ class VirtualConnector(Connector):
         """Do nothing: the server runs."""
 
     async def open_wire(self, *, name: str, raw: bool, on_end: Callable[[Wire], None]) -> Wire:
+        """Open a connection of the running node."""
         await asyncio.sleep(0)
         self._network.check_open(name)
         wire = VirtualWire(self._network, address=self.address, raw=raw, on_end=on_end)
@@ -183,6 +185,8 @@ class VirtualConnector(Connector):
         return wire
 
     def open_blocking(self, *, name: str, timeout: float) -> Any:
+        """Open a connection whose calls are answered at once."""
+        del timeout
         self._network.check_open(name)
         return _BlockingConnection(self._network)
 
@@ -210,6 +214,7 @@ class Network:
 
     def check_open(self, name: str) -> None:
         """Raise StoreUnavailable if a connection cannot be opened now."""
+        del name
         if self.is_away:
             raise StoreUnavailable(
                 f"no server at {_ADDRESS} (while connecting): it is away", address=_ADDRESS, sent=False
@@ -374,7 +379,7 @@ class Network:
         keys: list[str] = []
         looks: list[tuple[Any, ...]] = []
         for wire in self._waiting:
-            command = wire.blocked or ()
+            command: tuple[Any, ...] = wire.blocked or ()
             if command[0] == "BZPOPMIN":
                 keys.extend(command[1:-1])
             else:

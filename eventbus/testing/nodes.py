@@ -6,9 +6,9 @@ too.
     live -- pause() --> paused (its handles are held) -- resume() --> live
     live, paused -- kill() --> dead
 
-What must always hold: a dead node never runs again, not even a `finally`. A coroutine that is thrown away runs
-its clean-up, and the end of a loop cancels all tasks that it knows. So the tasks of the dead are kept for ever
-and struck from the loop's list.
+What must always hold: a dead node never runs again, not even a `finally`. A coroutine that is thrown away
+runs its clean-up, and the end of a loop cancels all tasks that it knows. So the tasks of the dead are kept
+for ever and struck from the loop's list.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Node:
     def kill(self) -> None:
         """End it as `kill -9` does: nothing of it runs any more, and the server sees its connections end."""
         self.is_live, self.is_dead = False, True
-        tasks = [task for task in self.tasks if not task.done()]
+        tasks: list[Any] = [task for task in self.tasks if not task.done()]
         for task in tasks:
             asyncio.tasks._unregister_task(task)
             task._log_destroy_pending = False
@@ -125,7 +125,10 @@ class Node:
                 each._scheduled = False
                 if each.cancelled():
                     loop._timer_cancelled_count -= 1
-        return ready, [(each, "") for each in timers if not each.cancelled()] + self._time.take_upkeep(self)
+        plain: list[tuple[asyncio.TimerHandle, Upkeep]] = [
+            (each, "") for each in timers if not each.cancelled()
+        ]
+        return ready, plain + self._time.take_upkeep(self)
 
 
 NODE: ContextVar[Node | None] = ContextVar("node", default=None)

@@ -1,8 +1,8 @@
 """Virtual time: one number that an event loop, the clock of the packages and the server's scripts read.
 
-Time stands while anything can run. It moves only inside the loop's `select`: nothing is ready, no thread is at
-work, nobody holds it, and no foreign socket brings anything. Then it moves to the earliest of the loop's next
-timer, of what the server has to do next, and of the end of an `advance`.
+Time stands while anything can run. It moves only inside the loop's `select`: nothing is ready, no thread is
+at work, nobody holds it, and no foreign socket brings anything. Then it moves to the earliest of the loop's
+next timer, of what the server has to do next, and of the end of an `advance`.
 
     runs -- nothing is ready --> still -- settle() waits --> its caller goes on
                                        -- something is due --> moved there
@@ -18,8 +18,8 @@ What must always hold:
 - a leap changes nothing but how often upkeep ran;
 - what is due at one moment runs in the order in which it was set.
 
-It sets private attributes of asyncio's own loop (`_selector`, `_ready`, `_scheduled`), because a loop class of
-ours would want a policy or a runner in each test. uvloop has none of them and is refused.
+It sets private attributes of asyncio's own loop (`_selector`, `_ready`, `_scheduled`), because a loop class
+of ours would want a policy or a runner in each test. uvloop has none of them and is refused.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class VirtualTime:
     def install(self) -> None:
         """Take over the running loop. Raises UsageError for a loop that cannot be taken over."""
         loop: Any = asyncio.get_running_loop()
-        if not isinstance(loop, asyncio.SelectorEventLoop):
+        if not issubclass(type(loop), asyncio.SelectorEventLoop):
             kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
             raise UsageError(
                 f"virtual time needs asyncio's own event loop, got {kind}; run the test without uvloop, and "
@@ -94,7 +94,7 @@ class VirtualTime:
             )
         if "call_soon" in vars(loop):
             raise UsageError("a TestBus is open in this event loop already; leave it first")
-        self.loop = loop
+        self.loop: Any = loop
         self.now = self.began = loop.time()
         self._select = loop._selector.select
         self._call_soon, self._call_at = loop.call_soon, loop.call_at
@@ -146,16 +146,18 @@ class VirtualTime:
         """Let time pass, and run what falls due on the way."""
         await self.settle()
         self._limit = self.now + seconds
-        self._advance = self.loop.create_future()
+        self._advance = end = self.loop.create_future()
         try:
-            await self._advance
+            await end
         finally:
             self._limit = self._advance = None
         await self.settle()
 
     @contextmanager
     def hold(self) -> Generator[None]:
-        """Let time stand while the caller waits for something real; a node that is killed holds nothing more."""
+        """Let time stand while the caller waits for something real; a node that is killed holds nothing
+        more.
+        """
         node = NODE.get()
         self.outside += 1
         if node is not None:
@@ -172,6 +174,7 @@ class VirtualTime:
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
+        """Stand for the loop's own; a node that is not live keeps the call."""
         node = NODE.get() if context is None else context.get(NODE)
         if node is None or node.is_live:
             return self._call_soon(callback, *args, context=context)
@@ -182,6 +185,7 @@ class VirtualTime:
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        """Stand for the loop's own; timers of upkeep are kept apart."""
         node = NODE.get() if context is None else context.get(NODE)
         kind: Upkeep = upkeep.get() if self._leaps else ""
         if not kind and (node is None or node.is_live):
@@ -196,6 +200,7 @@ class VirtualTime:
     def create_task(
         self, coro: Coroutine[Any, Any, Any], *, context: Context | None = None, **options: Any
     ) -> asyncio.Task[Any]:
+        """Stand for the loop's own; the task belongs to the running node."""
         node = NODE.get()
         if context is not None:
             if NODE not in context:  # an empty one belongs where it was made
@@ -213,7 +218,9 @@ class VirtualTime:
 
     def take_upkeep(self, node: Node) -> list[tuple[asyncio.TimerHandle, Upkeep]]:
         """Take the timers of a node out."""
-        mine = [(each[2], each[3]) for each in self._upkeep if each[2]._context.get(NODE) is node]
+        mine: list[tuple[asyncio.TimerHandle, Upkeep]] = [
+            (each[2], each[3]) for each in self._upkeep if each[2]._context.get(NODE) is node
+        ]
         self._upkeep = [each for each in self._upkeep if each[2]._context.get(NODE) is not node]
         heapq.heapify(self._upkeep)
         return mine
@@ -282,14 +289,15 @@ class VirtualTime:
         self._move(target)
         if due is not None and due <= target:
             self.on_due()
-        elif self._limit is not None and self._limit <= target and not (timer is not None and timer <= target):
+        elif self._limit is not None and self._limit <= target and (timer is None or timer > target):
             self._limit = None
             if self._advance is not None and not self._advance.done():
                 self._advance.set_result(None)
 
     def next_due(self) -> float | None:
-        """Return the loop's time at which something is due next, here or in the server; None if nothing is."""
-        return min((each for each in (self._next_timer(), self.server_due()) if each is not None), default=None)
+        """Return the loop's time at which something is due next here or in the server, or None."""
+        times = (self._next_timer(), self.server_due())
+        return min((time for time in times if time is not None), default=None)
 
     def _next_timer(self) -> float | None:
         """Return the time of the next timer that stops a leap."""
