@@ -1,4 +1,5 @@
-"""Steering: how a test kit sees, fails and replaces the functions of an extension, such as the steps of flows.
+"""Steering: how a test kit sees, fails and replaces the functions of an extension, such as the steps of
+flows.
 
 An extension that has such functions offers the methods of `Steered`. Not here: who steers
 (`eventbus.testing`), and the functions of events, which have middleware of their own.

@@ -424,7 +424,8 @@ class EventWorker:
 
 def is_running(worker: EventWorker) -> bool:
     """Whether a job runs."""
-    return bool(worker._worker.claimer.executor.running)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    engine = worker._worker  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return bool(engine.claimer.executor.running)
 
 
 def look_due(worker: EventWorker) -> None:
@@ -433,7 +434,9 @@ def look_due(worker: EventWorker) -> None:
 
 
 def end_threads(worker: EventWorker) -> None:
-    """Let a worker that was abandoned begin nothing more in its threads; what runs there goes on to its end."""
+    """Let a worker that was abandoned begin nothing more in its threads; what runs there goes on to its
+    end.
+    """
     worker._threads.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     worker._pools.close_threads()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 

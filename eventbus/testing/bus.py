@@ -2,11 +2,12 @@
 
     made -> entered (its providers run, each with a worker) -> left (all as before)
 
-The program stays as it is: its providers start with other settings (the server, the lease), each in the test's
-own event loop. A worker runs in a node of its own, so that it can be killed.
+The program stays as it is: its providers start with other settings (the server, the lease), each in the
+test's own event loop. A worker runs in a node of its own, so that it can be killed.
 
-What must always hold: whatever the bus changes in a provider, it puts back; what is left of an earlier bus does
-not reach the next one; an error of a start leaves nothing behind; a name that means nothing is refused.
+What must always hold: whatever the bus changes in a provider, it puts back; what is left of an earlier bus
+does not reach the next one; an error of a start leaves nothing behind; a name that means nothing is
+refused.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ class TestBus:
             await bus.advance("3 days")
             assert bus.ran[-1].name == "remind"
 
-    Time moves by `advance`; and by itself where the test awaits an emission or a flow and nothing else can run.
+    Time moves by `advance`; and by itself where the test awaits an emission or a flow and nothing else can
+    run.
 
     Where a method takes what is `named`, that is an Event, the function of a handler, a step, a task, a
     transition, a rollback, or the name that `bus.ran` has for it. It raises UsageError, with the names that
@@ -209,8 +211,8 @@ class TestBus:
     # Entering and leaving
 
     async def __aenter__(self) -> Self:
-        """Begin. Raises UsageError for a loop that cannot be used, for a provider that runs, and if there is no
-        server.
+        """Begin. Raises UsageError for a loop that cannot be used, for a provider that runs, and if there
+        is no server.
         """
         if self._is_entered:
             raise UsageError("this TestBus is entered already; make another one")
@@ -262,7 +264,8 @@ class TestBus:
         life: Lifecycle = provider._life  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         if life.emitter is not None:
             raise UsageError(
-                f"the provider {provider.settings.name!r} runs already; the bus starts it, so enter the bus first"
+                f"the provider {provider.settings.name!r} runs already; the bus starts it, so enter the "
+                "bus first"
             )
         registry = provider._registry  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         program = _Program(provider, life, self._settings_for(provider.settings), registry)
@@ -495,13 +498,14 @@ class TestBus:
         They fail before the function is called. `error` is a ConnectionError by default; it is retried as its
         rule says. Raises UsageError for a name that means nothing, and for `times` below 1.
         """
-        if error is not None and not isinstance(error, Exception):  # pyright: ignore[reportUnnecessaryIsInstance]
+        told = ConnectionError("told to fail") if error is None else error
+        if not isinstance(cast("object", told), Exception):
             raise UsageError(
                 f"expected error to be an exception, such as ConnectionError(), got: {shown(error)}"
             )
         if times < 1:
             raise UsageError(f"expected times to be 1 or more, got: {shown(times)}")
-        self._failures.append(_Failure(self._target(named), error or ConnectionError("told to fail"), times))
+        self._failures.append(_Failure(self._target(named), told, times))
 
     def replace(self, named: object, *, returns: Any = _NOTHING, raises: Exception | None = None) -> Fake:
         """Have runs of a handler, a step, a task or a transition return a value, or raise an error, without a
@@ -527,7 +531,9 @@ class TestBus:
         self._network.lose_connections()
 
     async def server_away(self, duration: Duration) -> None:
-        """Have nobody reach the server for a while; return when it is back. Raises UsageError as `advance`."""
+        """Have nobody reach the server for a while; return when it is back. Raises UsageError as
+        `advance`.
+        """
         self._check_entered("take the server away")
         passed = _check_duration(duration, "duration")
         self._network.is_away = True
@@ -613,11 +619,11 @@ class TestBus:
             bus.signal_when(flow, approved, True, after=remind, times=2)   # after two reminders
 
         `after` is a step or a task of the flow that has returned `times` times, or an Event that the flow
-        has emitted so often; what it did before the call counts. The signal is sent at the first moment then at
-        which nothing else is due, so the flow waits for it by then if it ever does. `is_sent` of the returned
-        answer tells whether it was. If the flow refuses the signal, `settle`, `advance` or the end of the bus
-        raises that error. Raises PayloadError for a payload that does not fit, and UsageError for a point that
-        means nothing.
+        has emitted so often; what it did before the call counts. The signal is sent at the first moment
+        then at which nothing else is due, so the flow waits for it by then if it ever does. `is_sent` of
+        the returned answer tells whether it was. If the flow refuses the signal, `settle`, `advance` or the
+        end of the bus raises that error. Raises PayloadError for a payload that does not fit, and
+        UsageError for a point that means nothing.
         """
         signal.encode(payload)
         what = f"signal {signal.name} after {times} x {_shown_name(after)}"
@@ -699,8 +705,9 @@ class TestBus:
 
             await bus.expect(order_paid, {"id": 7}, within="1 day")
 
-        `where` is a function of the payload, or the values of some of its fields. Raises AssertionError, which
-        lists the payloads that came closest and in what they differ, and UsageError for `within` below 0.
+        `where` is a function of the payload, or the values of some of its fields. Raises AssertionError,
+        which lists the payloads that came closest and in what they differ, and UsageError for `within`
+        below 0.
         """
         self._check_entered("expect an emission")
         await self.settle()
@@ -741,8 +748,9 @@ class TestBus:
         found = find_emission(self._records_of(event), where)
         if found is not None:
             raise AssertionError(
-                f"expected no emission of {_name_of(event)}{_told(where)}, but {shown(found.payload)} was emitted "
-                f"at {found.at.isoformat()}" + (f" by job {found.causation_id}" if found.causation_id else "")
+                f"expected no emission of {_name_of(event)}{_told(where)}, but {shown(found.payload)} was "
+                f"emitted at {found.at.isoformat()}"
+                + (f" by job {found.causation_id}" if found.causation_id else "")
             )
 
     def _records_of(self, event: Event[Any, Any] | str) -> list[EmissionRecord[Any]]:

@@ -27,8 +27,8 @@ __all__ = ["EventBusTestCase"]
 class EventBusTestCase(unittest.IsolatedAsyncioTestCase):
     """Enters a TestBus around each test.
 
-    A class that overrides `asyncSetUp` calls the one of its parent first. A test that needs other options than
-    the others overrides `make_bus`.
+    A class that overrides `asyncSetUp` calls the one of its parent first. A test that needs other options
+    than the others overrides `make_bus`.
     """
 
     providers: ClassVar[Sequence[EventProvider]] = ()

@@ -1,4 +1,5 @@
-"""The plugin of pytest: the fixtures `bus` and `eventbus_server`, and the seed in the report of a failed test.
+"""The plugin of pytest: the fixtures `bus` and `eventbus_server`, and the seed in the report of a failed
+test.
 
     @pytest.fixture
     def bus_providers():
@@ -7,8 +8,9 @@
     async def test_trial(bus):
         await bus.advance("3 days")
 
-The fixture `bus` is async, so what runs the test must run it as well: anyio's plugin, or pytest-asyncio, in its
-strict mode, too. Other runners, and tests that need no fixture, write `async with TestBus(provider) as bus:`.
+The fixture `bus` is async, so what runs the test must run it as well: anyio's plugin, or pytest-asyncio, in
+its strict mode, too. Other runners, and tests that need no fixture, write `async with TestBus(provider) as
+bus:`.
 
 What must always hold: a project that does not use it pays for a small file, and meets none of its names.
 Pytest is no dependency of the package, and this file is imported by it alone.

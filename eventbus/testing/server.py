@@ -52,7 +52,8 @@ class TestServer:
 
     @classmethod
     def get(cls) -> TestServer:
-        """Return the server of this process; start one, or take that of `EVENTBUS_TEST_URL`, at the first call.
+        """Return the server of this process; start one, or take that of `EVENTBUS_TEST_URL`, at the first
+        call.
 
         Raises UsageError if there is none to start, or the given one holds keys.
         """

@@ -1,4 +1,6 @@
-"""The plugin of pytest, in projects of users: its fixtures, its report, and what it costs those who use none."""
+"""The plugin of pytest, in projects of users: its fixtures, its report, and what it costs those who use
+none.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,8 @@ def bus():
 
 def test_own(bus):
     assert bus == "number 7"
-    loaded = {name for name in sys.modules if name.startswith(("eventbus", "workflows", "msgspec", "hiredis"))}
+    heavy = ("eventbus", "workflows", "msgspec", "hiredis")
+    loaded = {name for name in sys.modules if name.startswith(heavy)}
     assert loaded == {"eventbus", "eventbus.testing", "eventbus.testing.plugin"}
 
 

@@ -1,4 +1,6 @@
-"""Handlers and tasks with a pool of processes: threads stand for the processes, unless a test wants real ones."""
+"""Handlers and tasks with a pool of processes: threads stand for the processes, unless a test wants real
+ones.
+"""
 
 from __future__ import annotations
 

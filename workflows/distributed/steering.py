@@ -5,7 +5,8 @@
     <workflow>.<step>.rollback        its rollback
     <workflow>@completed, @failed     a hook
 
-Not here: who steers (`eventbus.testing`). What must always hold: a name means the same in a run and in a test.
+Not here: who steers (`eventbus.testing`). What must always hold: a name means the same in a run and in a
+test.
 """
 
 from __future__ import annotations
