@@ -333,4 +333,3 @@ class _Ahead:
 
     def __call__(self) -> float:
         return real_time.monotonic() + self.ahead
-
