@@ -34,12 +34,13 @@ from eventbus.handlers.failures.hook import FailureHook
 from eventbus.handlers.lifespan import Lifespan
 from eventbus.handlers.middleware import Middleware
 from eventbus.handlers.pools import PoolSpec
+from eventbus.handlers.process.handler import log_note
 from eventbus.handlers.subscriptions import Subscription, Subscriptions
 from eventbus.handlers.worker import EventWorker
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.runtime.blocking_call import running_loop
 from eventbus.runtime.loop_ownership import LifecycleLock, LoopOwnership
-from eventbus.runtime.process_pool import is_child
+from eventbus.runtime.process_pool import ProcessPool, is_child
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
 from eventbus.sync import LoopThread
@@ -73,6 +74,8 @@ class Lifecycle:
         """The next worker calls these for each job that it ends as failed."""
         self.pools: dict[str, PoolSpec] = {}
         """The declared pools of the workers, by name."""
+        self.make_processes: Callable[[], ProcessPool] = partial(ProcessPool, log_note)
+        """Makes the processes of the next worker's handlers."""
         self.on_worker: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Called by each worker that starts, before it serves, and by one that the server has forgotten.
 
@@ -246,6 +249,7 @@ class Lifecycle:
             middleware=tuple(self.middleware),
             lifespans=tuple(self.lifespans),
             pools=self.pools,
+            make_processes=self.make_processes,
             failure_hooks=tuple(self.failure_hooks),
             find_waits=emitter.find_waits,
             listeners=self.listeners,

@@ -44,6 +44,7 @@ from eventbus.handlers.process.import_path import (
     import_path_of_object,
 )
 from eventbus.handlers.saved import read_saved, saved_text
+from eventbus.handlers.steering import Around, RunFacts, Steered, Target
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.job_client import JobClient
 from eventbus.model import chance, clock
@@ -122,6 +123,7 @@ __all__ = [
     "REUSE",
     "SUPERSEDE",
     "Ambient",
+    "Around",
     "AttemptReport",
     "AttemptTools",
     "Codec",
@@ -158,10 +160,13 @@ __all__ = [
     "RootForm",
     "RootPlace",
     "RootRow",
+    "RunFacts",
     "ScheduledRoot",
     "Settle",
     "Signal",
+    "Steered",
     "Stopping",
+    "Target",
     "TellingConsumer",
     "ThreadPool",
     "TimelineEntry",

@@ -223,7 +223,7 @@ def test_the_tests_that_the_page_on_testing_shows_pass(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stdout.decode()
-    assert b"4 passed" in ran.stdout
+    assert b"6 passed" in ran.stdout
 
 
 def _anchors(path: Path) -> set[str]:

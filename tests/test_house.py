@@ -104,6 +104,7 @@ _LOOP_TIMERS = {
     "eventbus/runtime/timers.py",
     "eventbus/store/connection/channel.py",
     "eventbus/store/connection/wire.py",
+    "eventbus/testing/virtual_time.py",
 }
 
 

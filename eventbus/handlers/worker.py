@@ -53,7 +53,7 @@ from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Listeners, Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["EventWorker"]
+__all__ = ["EventWorker", "consumer_of", "end_threads", "is_running", "look_due"]
 
 _log = get_logger("eventbus.worker")
 
@@ -70,6 +70,8 @@ _LOOK = 0.1
 """Seconds between two looks whether a limit still holds jobs back."""
 _PATIENCE = 1.0
 """Seconds that a lifespan has to end after each cancellation."""
+
+_make_processes = partial(ProcessPool, log_note)
 
 
 class EventWorker:
@@ -88,6 +90,7 @@ class EventWorker:
         middleware: Sequence[Middleware] = (),
         lifespans: Sequence[Lifespan] = (),
         pools: Mapping[str, PoolSpec] = MappingProxyType({}),
+        make_processes: Callable[[], ProcessPool] = _make_processes,
         failure_hooks: Sequence[FailureHook] = (),
         find_waits: Callable[[], Iterable[Wait]] = tuple,
         listeners: Listeners | None = None,
@@ -101,7 +104,7 @@ class EventWorker:
         self._sync = sync
         self._middleware = middleware
         self._threads = ThreadPool(settings.max_concurrency)
-        self._processes = ProcessPool(log_note)
+        self._processes = make_processes()
         self._consumers: dict[str, Consumer] = {}
         options, told = WorkerOptions.of(settings), Teller(listeners)
         duty = ScheduleRunner(store, key_ttl=settings.key_ttl, teller=told)
@@ -112,7 +115,7 @@ class EventWorker:
         self._failures = FailureDesk(failure_hooks, store, self._consumers, self.id, grace=settings.grace)
         if failure_hooks:
             self._worker.tell_failures(self._failures)
-        self._pools = WorkerPools(pools, self._processes, on_room=self._worker.claimer.notice)
+        self._pools = WorkerPools(pools, self._processes, make_processes, on_room=self._worker.claimer.notice)
         self._notes = ProgressWriter(store, self._worker.claimer.executor)
         self._lines: LineWriter | None = None
         self._task: asyncio.Task[None] | None = None
@@ -141,15 +144,6 @@ class EventWorker:
     def is_idle(self) -> bool:
         """Whether no job runs or waits to be settled, and no queue is known to have work."""
         return self._worker.claimer.is_idle
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a job runs."""
-        return bool(self._worker.claimer.executor.running)
-
-    def look_due(self) -> None:
-        """Look for what is due in the server, before the worker's own timer says so."""
-        self._worker.claimer.look_due()
 
     @property
     def claimed(self) -> int:
@@ -423,3 +417,30 @@ class EventWorker:
         )
         self._consumers[consumer.queue] = consumer
         self._worker.claimer.retirement.open(consumer.queue)
+
+
+# For the test kit: the worker itself has only what is for users.
+
+
+def is_running(worker: EventWorker) -> bool:
+    """Whether a job runs."""
+    engine = worker._worker  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return bool(engine.claimer.executor.running)
+
+
+def look_due(worker: EventWorker) -> None:
+    """Look for what is due in the server, before the worker's own timer says so."""
+    worker._worker.claimer.look_due()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def end_threads(worker: EventWorker) -> None:
+    """Let a worker that was abandoned begin nothing more in its threads; what runs there goes on to its
+    end.
+    """
+    worker._threads.close()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    worker._pools.close_threads()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def consumer_of(worker: EventWorker, queue: str) -> Consumer | None:
+    """Return what runs the jobs of a queue; None if the worker does not serve it."""
+    return worker._consumers.get(queue)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

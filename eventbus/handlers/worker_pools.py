@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from eventbus.handlers.pools import PoolSpec
 from eventbus.handlers.process.calls import ProcessCalls
-from eventbus.handlers.process.handler import log_note
 from eventbus.runtime.places import Places
 from eventbus.runtime.process_pool import ProcessPool, available_processors
 from eventbus.runtime.thread_pool import ThreadPool
@@ -28,10 +27,10 @@ class WorkerPool:
     """One pool in one worker. Either `threads`, or `processes` with its `calls`, is not None."""
 
     def __init__(
-        self, spec: PoolSpec, on_room: Callable[[], None], processes: ProcessPool | None = None
+        self, spec: PoolSpec, on_room: Callable[[], None], make_processes: Callable[[], ProcessPool]
     ) -> None:
-        """`on_room` is called when one more job may come for a place. `processes` replaces processes of its
-        own.
+        """`on_room` is called when one more job may come for a place. `make_processes` is called if it has
+        processes.
         """
         self.name: str = spec.name
         self.size: int = spec.size
@@ -40,7 +39,7 @@ class WorkerPool:
         self.processes: ProcessPool | None = None
         self.calls: ProcessCalls | None = None
         if spec.is_process:
-            self.processes = processes or ProcessPool(log_note)
+            self.processes = make_processes()
             self.calls = ProcessCalls(self.processes)
         else:
             self.threads = ThreadPool(spec.size, self.places)
@@ -52,18 +51,26 @@ class WorkerPools(Mapping[str, WorkerPool]):
     """
 
     def __init__(
-        self, specs: Mapping[str, PoolSpec], processes: ProcessPool, *, on_room: Callable[[], None]
+        self,
+        specs: Mapping[str, PoolSpec],
+        processes: ProcessPool,
+        make_processes: Callable[[], ProcessPool],
+        *,
+        on_room: Callable[[], None],
     ) -> None:
-        """`specs` are the declared pools, to which the provider may add some later."""
+        """`specs` are the declared pools, to which the provider may add some later. `processes` are those of
+        the pool `"process"`; `make_processes` makes those of another one.
+        """
         self._specs = specs
         self._on_room = on_room
         built_in = PoolSpec("process", available_processors(), is_process=True)
-        self._made: dict[str, WorkerPool] = {"process": WorkerPool(built_in, on_room, processes)}
+        self._make_processes = make_processes
+        self._made: dict[str, WorkerPool] = {"process": WorkerPool(built_in, on_room, lambda: processes)}
 
     def __getitem__(self, name: str) -> WorkerPool:
         pool = self._made.get(name)
         if pool is None:
-            pool = self._made[name] = WorkerPool(self._specs[name], self._on_room)
+            pool = self._made[name] = WorkerPool(self._specs[name], self._on_room, self._make_processes)
         return pool
 
     def __iter__(self) -> Iterator[str]:
@@ -72,11 +79,16 @@ class WorkerPools(Mapping[str, WorkerPool]):
     def __len__(self) -> int:
         return 1 + len(self._specs)
 
+    def close_threads(self) -> None:
+        """Refuse further calls of the threads of all pools. Idempotent."""
+        for pool in self._made.values():
+            if pool.threads is not None:
+                pool.threads.close()
+
     async def aclose(self) -> None:
         """End the processes of all pools, and refuse further calls of their threads. Idempotent."""
+        self.close_threads()
         async with asyncio.TaskGroup() as ends:
             for pool in self._made.values():
                 if pool.processes is not None:
                     ends.create_task(pool.processes.aclose())
-                if pool.threads is not None:
-                    pool.threads.close()

@@ -95,6 +95,15 @@ class Listeners:
         for kind in kinds:
             self._by_kind[kind] = (*self._by_kind.get(kind, ()), _Heard(function, scope))
 
+    def discard(self, function: Listener) -> None:
+        """Have a function called no more by later workers."""
+        for kind, heard in list(self._by_kind.items()):
+            left = tuple(one for one in heard if one.function != function)
+            if left:
+                self._by_kind[kind] = left
+            else:
+                del self._by_kind[kind]
+
     def list(self) -> Mapping[ChangeKind, tuple[_Heard, ...]]:
         """Return kind -> its listeners, as they are now."""
         return MappingProxyType(dict(self._by_kind))

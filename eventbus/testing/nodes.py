@@ -45,6 +45,8 @@ class Node:
         self.name = name
         self.is_live = True
         self.is_dead = False
+        self.holds = 0
+        """How often it holds time."""
         self.skew = 0.0
         """Seconds by which its clock is ahead."""
         self.connections: list[Connection] = []
@@ -69,9 +71,11 @@ class Node:
     def kill(self) -> None:
         """End it as `kill -9` does: nothing of it runs any more, and the server sees its connections end."""
         self.is_live, self.is_dead = False, True
-        tasks = [task for task in self.tasks if not task.done()]
+        tasks: list[Any] = [task for task in self.tasks if not task.done()]
         for task in tasks:
             self._time.parts.strike(task)
+        self._time.outside -= self.holds
+        self.holds = 0
         _graves.append((self, tasks, self._take_handles()))
         for each in list(self.connections):
             each.vanish()

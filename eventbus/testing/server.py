@@ -41,13 +41,15 @@ class TestServer:
                 sock.connect(address)
             else:
                 sock = socket.create_connection(address)
-            text = {} if raw else {"encoding": "utf-8", "errors": "surrogateescape"}
+            text: dict[str, Any] = {} if raw else {"encoding": "utf-8", "errors": "surrogateescape"}
             self._sockets[raw] = sock
             self._readers[raw] = cast("Any", hiredis).Reader(
                 replyError=Refusal, notEnoughData=_NOTHING, **text
             )
         self.loaded: str = ""
         """The library that it has."""
+        self.embedded: EmbeddedServer | None = None
+        """What was started for the tests."""
 
     @classmethod
     def get(cls) -> TestServer:
@@ -76,34 +78,53 @@ class TestServer:
                 raise ConnectionResetError("the server of the tests has ended")
             reader.feed(data)
 
+    def close(self) -> None:
+        """Leave the server, and end it if it was started for the tests. Idempotent."""
+        if TestServer._one is self:
+            TestServer._one = None
+        for sock in self._sockets.values():
+            sock.close()
+        if self.embedded is not None:
+            self.embedded.stop()
+            self.embedded = None
+
     def clean(self) -> None:
         """Remove all keys."""
         self.run([("FLUSHDB", "SYNC")])
 
 
 def _start() -> TestServer:
+    embedded = EmbeddedServer(None)
     try:
-        path = EmbeddedServer(None).start()  # ends with this process
+        path = embedded.start()  # ends with this process
     except EventBusError as error:
         raise UsageError(
             f"no server for the tests: {error}; or start an empty one and name it, "
             f"as in {_URL}=redis://127.0.0.1:6390/0"
         ) from error
-    return TestServer(str(path))
+    server = TestServer(str(path))
+    server.embedded = embedded
+    return server
 
 
 def _join(url: str) -> TestServer:
     parts = urlsplit(url)
-    if parts.scheme == "unix":
-        server = TestServer(unquote(parts.path))
-    else:
-        server = TestServer((parts.hostname or "127.0.0.1", parts.port or 6379))
+    try:
+        server = TestServer(
+            unquote(parts.path)
+            if parts.scheme == "unix"
+            else (parts.hostname or "127.0.0.1", parts.port or 6379)
+        )
+    except OSError as error:
+        raise UsageError(f"no server at {_URL}={url}: {error}; start an empty one there") from error
+    if parts.scheme != "unix":
         if parts.password:
             server.run([("AUTH", unquote(parts.username or "default"), unquote(parts.password))])
         if database := parts.path.strip("/"):
             server.run([("SELECT", database)])
     (count,) = server.run([("DBSIZE",)])
     if count:
+        server.close()
         raise UsageError(
             f"{_URL} names a server that holds {count} keys; the test kit removes all keys before each test, "
             "so it takes an empty server only"

@@ -137,21 +137,28 @@ class VirtualTime:
         """Let time pass, and run what falls due on the way."""
         await self.settle()
         self._limit = self.now + seconds
-        self._advance = self.loop.create_future()
+        self._advance = end = self.loop.create_future()
         try:
-            await self._advance
+            await end
         finally:
             self._limit = self._advance = None
         await self.settle()
 
     @contextmanager
     def hold(self) -> Generator[None]:
-        """Let time stand while the caller waits for something real."""
+        """Let time stand while the caller waits for something real; a node that is killed holds nothing
+        more.
+        """
+        node = NODE.get()
         self.outside += 1
+        if node is not None:
+            node.holds += 1
         try:
             yield
         finally:
             self.outside -= 1
+            if node is not None:
+                node.holds -= 1
 
     # What the loop schedules
 
@@ -210,7 +217,10 @@ class VirtualTime:
     def _run_outside(self, *args: Any) -> asyncio.Future[Any]:
         future = self._run_in_executor(*args)
         self.outside += 1
-        future.add_done_callback(self._on_inside)
+        # In no node's name: its end counts even if the node was killed meanwhile.
+        outside = Context()
+        outside.run(NODE.set, None)
+        future.add_done_callback(self._on_inside, context=outside)
         return future
 
     def _on_inside(self, _: asyncio.Future[Any]) -> None:
@@ -274,6 +284,11 @@ class VirtualTime:
             self._limit = None
             if self._advance is not None and not self._advance.done():
                 self._advance.set_result(None)
+
+    def next_due(self) -> float | None:
+        """Return the loop's time at which something is due next here or in the server, or None."""
+        times = (self._next_timer(), self.server_due())
+        return min((time for time in times if time is not None), default=None)
 
     def _next_timer(self) -> float | None:
         """Return the time of the next timer that stops a leap."""

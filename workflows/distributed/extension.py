@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
-from eventbus.lowlevel import Consumer, JobClient, WorkerServices
+from eventbus.lowlevel import Around, Consumer, JobClient, Target, WorkerServices
 from workflows.definition.middleware import FlowMiddleware
 from workflows.distributed.flow_consumer import FlowConsumer
 from workflows.distributed.functions.durable_consumer import DurableConsumer
@@ -12,6 +13,7 @@ from workflows.distributed.functions.task_jobs import TaskConsumer
 from workflows.distributed.functions.task_pools import check_tasks
 from workflows.distributed.machines.machine_consumer import MachineConsumer
 from workflows.distributed.nested_undo import add_nested
+from workflows.distributed.steering import find_target, list_targets, steering
 from workflows.distributed.step_consumer import StepConsumer, step_queues
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.records.ids import flow_queue, split_queue, steps_queue
@@ -21,13 +23,15 @@ __all__ = ["FlowExtension"]
 
 
 class FlowExtension:
-    """Makes the consumers for the workflows of a registry; implements `handlers.extension.Extension`."""
+    """Makes the consumers for the workflows of a registry; implements `eventbus.lowlevel.Extension`, and for
+    tests `Steered`.
+    """
 
     def __init__(
-        self, jobs: JobClient, registry: StepRegistry, middleware: Sequence[FlowMiddleware] = ()
+        self, jobs: JobClient, registry: StepRegistry, middleware: list[FlowMiddleware] | None = None
     ) -> None:
         """Use the functions that `middleware` has when a worker starts."""
-        self._middleware = middleware
+        self._middleware: list[FlowMiddleware] = [] if middleware is None else middleware
         self._jobs = jobs
         self._registry = registry
         self._runtime: WorkerRuntime | None = None
@@ -80,3 +84,20 @@ class FlowExtension:
         if is_durable:
             return DurableConsumer(name, self._runtime, services)
         return FlowConsumer(name, self._runtime, services)
+
+    # For tests.
+
+    def steer(self, around: Around) -> Callable[[], None]:
+        """Put `around` inside of all middleware of later workers; return what takes it away."""
+        own = steering(around)
+        self._middleware.append(own)
+        return partial(self._middleware.remove, own)
+
+    def find_target(self, given: object) -> Target | None:
+        """Return the step, task, transition or rollback that a test names."""
+        return find_target(self._registry, given)
+
+    @property
+    def targets(self) -> Collection[str]:
+        """The names of the steps, tasks, transitions and rollbacks of the registered workflows."""
+        return list_targets(self._registry)

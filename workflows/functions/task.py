@@ -51,6 +51,8 @@ __all__ = [
     "check_rule",
     "check_tasks",
     "find_task",
+    "known_tasks",
+    "named_in",
     "task",
 ]
 
@@ -327,17 +329,22 @@ def check_tasks(
     """Check the retry rules of the tasks that the code of a function names, as `check_rule` does; `where` is
     that function.
     """
+    for each in named_in(function):
+        if isinstance(each, Task):
+            check_rule(cast("Task[..., Any]", each), where, errors, retry_on)
+
+
+def named_in(function: Callable[..., Any]) -> list[Any]:
+    """Return what the code of a function names outside of itself, as far as that has a value yet."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
-        return
+        return []
     known: dict[str, Any] = getattr(function, "__globals__", {})
     found = [known.get(name) for name in _globals_in(code)]
     for cell in getattr(function, "__closure__", None) or ():
         with contextlib.suppress(ValueError):  # it has no value yet
             found.append(cell.cell_contents)
-    for each in found:
-        if isinstance(each, Task):
-            check_rule(cast("Task[..., Any]", each), where, errors, retry_on)
+    return found
 
 
 def check_rule(
@@ -357,6 +364,11 @@ def _globals_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _globals_in(constant)
+
+
+def known_tasks() -> list[Task[..., Any]]:
+    """Return the tasks that were decorated in this process."""
+    return list(_tasks.values())
 
 
 def find_task(key: str) -> Task[..., Any] | None:
