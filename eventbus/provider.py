@@ -29,7 +29,7 @@ from eventbus.runtime.loop_ownership import LoopOwnership
 from eventbus.schedule_client import ScheduleClient
 from eventbus.settings.keywords import EmitKeywords, ProviderKeywords, emit_options
 from eventbus.settings.settings import Settings
-from eventbus.store.connection.connector import Connector
+from eventbus.store.connection.connector import make_connector
 from eventbus.sync import LoopThread, SyncProvider, ThreadTools
 from eventbus.telemetry.propagation import with_meta
 from eventbus.toolbox import Toolbox
@@ -59,7 +59,7 @@ class EventProvider(HandlerRegistry):
         Raises ConfigError for a setting or URL that cannot be used.
         """
         self.settings: Settings = Settings.resolve(url=url, **settings)
-        Connector(self.settings.url)  # raises for a bad URL here, not at the first use
+        make_connector(self.settings.url)  # raises for a bad URL here, not at the first use
         ownership = LoopOwnership()
         thread = LoopThread(self, ownership, self._find_loop)
         self.sync: SyncProvider = SyncProvider(self, thread)
