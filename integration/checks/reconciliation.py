@@ -34,9 +34,12 @@ class Deliveries:
 
     def listen(self, call: Call, frame: bytes) -> None:
         """Note the entries of an answer; if a stream is read again, it shows the same entries."""
-        if call.name != "XREAD":
-            return
-        for _, entries in read_answer(frame) or ():
+        if call.name == "XREAD":
+            self.note(read_answer(frame))
+
+    def note(self, answer: Any) -> None:
+        """Note the entries of an answer of XREAD."""
+        for _, entries in answer or ():
             for place, fields in entries:
                 if fields[0] == b"d":
                     for job in msgspec.msgpack.decode(fields[1])[::4]:
