@@ -10,6 +10,7 @@ What must always hold:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from harness.journal import Journal
 from harness.load import Answer
 from harness.wire import Call, read_answer
 
-from eventbus import EmitError, HandlerError, ResponseTimeout, StalledError
+from eventbus import EmitError, HandlerError, JobCancelled, ResponseTimeout, StalledError
 
 __all__ = ["Deliveries", "Reconciliation"]
 
@@ -62,8 +63,13 @@ class Reconciliation:
         deliveries: Deliveries,
         backend: Backend,
         journal: Journal,
+        *,
+        repeated: Collection[str] = (),
     ) -> None:
-        """`late` are the jobs whose outcome reached the emitter too late."""
+        """`late` are the jobs whose outcome reached the emitter too late; `repeated` those that ended, and that
+        an operator let run again: their emitters heard the first outcome.
+        """
+        self._repeated = repeated
         self.audit = Audit(backend)
         self.answers = answers
         self.told = len(deliveries)
@@ -118,9 +124,11 @@ class Reconciliation:
             return
         if isinstance(answer.error, ResponseTimeout):
             self.flaws["timed out"].add(answer.job)
-        if record is None or record.state not in ("completed", "failed"):
+        if record is None or record.state not in ("completed", "failed", "cancelled"):
             self.flaws["lost"].add(answer.job)
-        elif not self._is_told_right(answer, record.state, msgspec.json.decode(record.text)):
+        elif answer.job not in self._repeated and not self._is_told_right(
+            answer, record.state, msgspec.json.decode(record.text)
+        ):
             self.flaws["heard another outcome"].add(answer.job)
 
     def _is_told_right(self, answer: Answer, state: str, outcome: Any) -> bool:
@@ -128,6 +136,8 @@ class Reconciliation:
         if answer.error is None:
             is_given = answer.result["by"] in self._given[answer.job]
             return state == "completed" and outcome == answer.result and is_given
+        if isinstance(answer.error, JobCancelled):
+            return state == "cancelled"
         return state == "failed" and _reason(answer.error) in (
             outcome["type"],
             outcome["type"].rpartition(".")[2],

@@ -12,7 +12,7 @@ from harness.conditions import last
 from harness.load import Answer
 from harness.toil import EVENTS
 
-from eventbus import EventProvider, Limit, StoreUnavailable, UnknownJob
+from eventbus import EventProvider, Limit, StoreUnavailable, UnknownJob, UsageError
 from eventbus.model import clock
 
 __all__ = ["ToilLoad"]
@@ -31,15 +31,23 @@ class ToilLoad:
     """Emits so many jobs, and gives orders until the last has ended. The seed decides the jobs."""
 
     def __init__(
-        self, seed: int, jobs: int, *, timeout: float, late: float = _LATE, orders: tuple[str, ...] = _ORDERS
+        self,
+        seed: int,
+        jobs: int,
+        *,
+        timeout: float,
+        late: float = _LATE,
+        longest: float = 0.6,
+        orders: tuple[str, ...] = _ORDERS,
     ) -> None:
-        """`timeout` is the provider's for replies, and `late` how much later one may come; both in seconds.
-
-        `orders` may also be `cancel` and `retry`.
+        """`timeout` is the provider's for replies, and `late` how much later one may come; `longest` is how long a
+        job takes at most; all in seconds. `orders` may also be `cancel` and `retry`.
         """
         self.answers: list[Answer] = []
         self.late: list[str] = []
         """The jobs whose outcome came later than it may."""
+        self.seconds: dict[int, float] = {}
+        """How long each emission took, by its number."""
         self.orders = 0
         """Orders of the operator that the server took."""
         self.joined = 0
@@ -47,9 +55,10 @@ class ToilLoad:
         self.stopped: set[str] = set()
         """The jobs that the operator told to stop."""
         self.repeated: set[str] = set()
-        """The ended jobs that the operator told to run again."""
+        """The ended jobs that the operator let run again."""
         self._seed, self._jobs = seed, jobs
         self._limit = timeout + late
+        self._longest_ms = 1000 * longest
         self._kinds = orders
         self._is_over = False
         self._next = 0
@@ -69,7 +78,7 @@ class ToilLoad:
     async def _emit(self, provider: EventProvider, n: int) -> None:
         """One job: three in four are short, one in twenty needs a second attempt, one in fifty fails."""
         rng = random.Random(f"{self._seed}-{n}")
-        ms = rng.uniform(5, 30) if rng.random() < 0.75 else rng.uniform(100, 600)
+        ms = rng.uniform(5, 30) if rng.random() < 0.75 else rng.uniform(100, self._longest_ms)
         good = rng.choices([1, 2, 9], [93, 5, 2])[0]
         began = clock.monotonic()
         payload: dict[str, Any] = {"n": n, "ms": ms, "good": good}
@@ -90,7 +99,8 @@ class ToilLoad:
             error = caught
         self._open.pop(emission.job_id, None)
         self.joined += emission.joined
-        if clock.monotonic() - began > self._limit:
+        self.seconds[n] = clock.monotonic() - began
+        if self.seconds[n] > self._limit:
             self.late.append(emission.job_id)
         self.answers.append(Answer(emission.job_id, n, was_enqueued, result, error))
 
@@ -113,10 +123,12 @@ class ToilLoad:
                         self.stopped.add(job)
                         await self._order(partial(provider.cancel, job, "chaos"))
                 case "retry":
-                    ended = sorted({each.job for each in self.answers if each.error is not None})
+                    ended = sorted(
+                        {each.job for each in self.answers if each.error is not None} - self.repeated
+                    )
                     for job in order.sample(ended, min(2, len(ended))):
-                        self.repeated.add(job)
-                        await self._order(partial(provider.inspector.retry, job))
+                        if await self._order(partial(provider.inspector.retry, job)):
+                            self.repeated.add(job)
                 case _:
                     await self._edit(provider, order)
 
@@ -132,14 +144,17 @@ class ToilLoad:
             ]
             await self._order(order.choice(edits))
 
-    async def _order(self, call: Callable[[], Awaitable[Any]]) -> None:
+    async def _order(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Give an order until the server has taken it; return its answer, None if there is no such job."""
         while True:
             try:
-                await call()
-                self.orders += 1
+                answer = await call()
             except UnknownJob:  # its emission is not enqueued yet
-                return
+                return None
+            except UsageError:  # a later job has the key of one that shall run again
+                return None
             except StoreUnavailable:
                 await last(0.1)
             else:
-                return
+                self.orders += 1
+                return answer

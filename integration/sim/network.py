@@ -9,12 +9,14 @@ a pipe, behind all that was put in before it.
     command -> pipe -> inbox of the server -> run -> pipe -> answer
                        (a stopped server leaves it there)
 
-Faults of one connection, drawn for each command that arrives (`FATES`):
+Faults of one connection, drawn for each command that is sent (`FATES`):
     lost before     the server loses the connection and runs nothing more of it; the client hears of it later
     lost after      the same, after the server ran the command; its answer is lost
     half lost       the server runs the command and those that follow, and no answer comes any more; the client
                     hears of the loss late, or never: then its watch gives the connection up
     silent          nothing comes through any more, in neither direction; the server keeps a blocked read
+    late            the command and those that follow arrive up to 15 s later, mostly after their client has given the
+                    connection up and sent them again on another one
 
 Faults of the server: `stop` and `go_on`, `fall` and `rise`, `refuse`, `mute`, `flush`, `restore`.
 
@@ -41,6 +43,7 @@ from typing import Any, Literal, TypeAlias
 
 from eventbus.errors import StoreUnavailable
 from eventbus.store.connection.wire import Refusal, ReplySink, Wire
+from eventbus.store.scripting.scripts import load_script
 from eventbus.testing.network import (
     Network,
     VirtualConnector,
@@ -54,9 +57,11 @@ from eventbus.testing.virtual_time import VirtualTime
 
 __all__ = ["FATES", "Fate", "FaultyConnector", "FaultyNetwork", "FaultyWire"]
 
-Fate: TypeAlias = Literal["", "lost before", "lost after", "half lost", "silent"]
-FATES: tuple[Fate, ...] = ("lost before", "lost after", "half lost", "silent")
-_WEIGHTS = (6, 8, 3, 1)
+Fate: TypeAlias = Literal["", "lost before", "lost after", "half lost", "silent", "late"]
+FATES: tuple[Fate, ...] = ("lost before", "lost after", "half lost", "silent", "late")
+_WEIGHTS = (6, 8, 3, 1, 2)
+_LATE = 15.0
+"""Seconds that a late connection stands, at most; who watches it gives it up before."""
 
 _END: tuple[Any, ...] = ("the end of the connection",)
 """Stands behind the last command of a client that ended."""
@@ -83,6 +88,8 @@ class FaultyWire(VirtualWire):
         """Whether the answers that are under way are lost, too."""
         self.is_silent = False
         """Whether the commands that are under way, and those that follow, are lost."""
+        self.fates: deque[Fate] = deque()
+        """What happens to each command that the server has received and not carried out."""
         self.arrives = 0.0
         self.answers = 0.0
         """When the last thing comes out of each pipe."""
@@ -163,6 +170,8 @@ class FaultyNetwork(Network):
         """How often all connections were lost at once."""
         self.refuses = 0.0
         """The share of calls that the server refuses now."""
+        self.is_gentle = False
+        """Whether a worker can always confirm within a second what it was handed."""
         self.is_mute = False
         """Whether each connection that would get an answer now goes mute."""
         self.faults: Counter[str] = Counter()
@@ -185,10 +194,13 @@ class FaultyNetwork(Network):
         return rng.uniform(0.0001, 0.001) if rng.random() < 0.98 else rng.uniform(0.001, 0.3)
 
     def draw_fate(self, command: tuple[Any, ...]) -> Fate:
-        """Return what happens to a command that arrives, and to its connection."""
+        """Return what happens to a command that is sent, and to its connection."""
         if self.rng.random() >= self.rate:
             return ""
-        return self.rng.choices(FATES, _WEIGHTS)[0]
+        fate = self.rng.choices(FATES, _WEIGHTS)[0]
+        if self.is_gentle and fate in ("silent", "late") and command[0] == "ZREM":
+            return "lost before"
+        return fate
 
     def _at(self, when: float, call: Callable[..., None], *args: Any) -> None:
         """Call something at a time; what is due at equal times is called in the order of these calls."""
@@ -219,8 +231,13 @@ class FaultyNetwork(Network):
 
     def send(self, wire: VirtualWire, command: tuple[Any, ...]) -> None:
         assert isinstance(wire, FaultyWire)
-        wire.arrives = max(wire.arrives, self._time.now + self.draw_delay())
-        self._at(wire.arrives, self._arrive, wire, command)
+        fate = "" if command is _END else self.draw_fate(command)
+        delay = self.draw_delay()
+        if fate == "late":
+            self.faults[fate] += 1
+            delay, fate = self.rng.uniform(0.5, _LATE), ""
+        wire.arrives = max(wire.arrives, self._time.now + delay)
+        self._at(wire.arrives, self._arrive, wire, command, fate)
 
     def forget(self, wire: VirtualWire) -> None:
         """The client's side has ended: what it sent comes through, or its last part is lost."""
@@ -236,9 +253,11 @@ class FaultyNetwork(Network):
         else:
             self.send(wire, _END)
 
-    def _arrive(self, wire: FaultyWire, command: tuple[Any, ...]) -> None:
+    def _arrive(self, wire: FaultyWire, command: tuple[Any, ...], fate: Fate) -> None:
         if wire.is_over or wire.is_silent:
             return
+        if command is not _END:
+            wire.fates.append(fate)
         self._queue.append((wire, command))
         self._flush()
 
@@ -258,7 +277,7 @@ class FaultyNetwork(Network):
                 self._serve(wire, command)
 
     def _serve(self, wire: FaultyWire, command: tuple[Any, ...]) -> None:
-        fate = self.draw_fate(command)
+        fate = wire.fates.popleft()
         if fate:
             self.faults[fate] += 1
         if fate == "lost before":
@@ -295,7 +314,7 @@ class FaultyNetwork(Network):
         if name not in ("EVAL", "EVALSHA", "FCALL") or self.rng.random() >= self.refuses:
             return None
         self.faults["refused"] += 1
-        lines = [_LOADING, _READONLY, _ODD] if str(command[1]).endswith("_turn") else [_LOADING, _READONLY]
+        lines = [_LOADING, _READONLY, _ODD] if _is_turn(command) else [_LOADING, _READONLY]
         return self._note_refused(command, self.rng.choice(lines))
 
     def _note_refused(self, command: tuple[Any, ...], line: str) -> Refusal:
@@ -370,7 +389,7 @@ class FaultyNetwork(Network):
             self.faults[f"renewal {fate}"] += 1
         if fate == "lost before":
             raise ConnectionResetError("the connection was lost")
-        if fate == "half lost":
+        if fate in ("half lost", "late"):
             self._run_late(command)
         reply = self._refusal(command)
         if reply is None:
@@ -388,8 +407,8 @@ class FaultyNetwork(Network):
         ghost.is_gone = ghost.is_mute = True
         self.wires.append(ghost)
         ghost.arrives = self._time.now + self.rng.uniform(0, 0.7)
-        self.send(ghost, command)
-        self.send(ghost, _END)
+        self._at(ghost.arrives, self._arrive, ghost, command, "")
+        self._at(ghost.arrives, self._arrive, ghost, _END, "")
         raise TimeoutError("no answer")
 
     # Faults of the server
@@ -467,3 +486,11 @@ class FaultyNetwork(Network):
         self.last.append(line)
         if self._tape is not None:
             self._tape.write(line)
+
+
+_TURN = load_script("turn")
+
+
+def _is_turn(command: tuple[Any, ...]) -> bool:
+    """Return whether a call is a turn of a worker, which must bear any refusal."""
+    return command[1] in (_TURN.digest, _TURN.source) or str(command[1]).endswith("_turn")

@@ -38,6 +38,9 @@ class Verdict(msgspec.Struct):
     commands: int = 0
     seconds: float = 0.0
     """Virtual ones."""
+    lease: float = 0.0
+    slowest: float = 0.0
+    """How long the slowest emission took."""
     cpu: float = 0.0
     """Seconds of the processor, of Python alone."""
     story: list[str] = msgspec.field(default_factory=list[str])
@@ -47,7 +50,8 @@ class Verdict(msgspec.Struct):
         return (
             f"seed {self.seed:<6} {self.kind:<20} {'clean' if self.is_clean else 'FLAWS'} {self.history}"
             f"  {self.jobs} jobs, {self.kills} kills, {sum(self.faults.values())} faults, "
-            f"{self.commands} commands, {self.seconds:.1f} s passed, {self.cpu:.2f} s of CPU"
+            f"{self.commands} commands, {self.seconds:.1f} s passed, slowest {self.slowest:.1f} s, "
+            f"lease {self.lease:g} s, {self.cpu:.2f} s of CPU"
         )
 
 
@@ -96,6 +100,8 @@ def _run(seed: int, server: Backend, *, jobs: int, kind: str, tape: Path | None)
         else:
             verdict.is_clean = simulation.is_clean(found)
             verdict.story = [*found.lines(), *simulation.flaws[:5]]
+            verdict.slowest = max(simulation.load.seconds.values())
+            verdict.lease = simulation.lease
         network: Any = getattr(simulation, "network", None)
         if network is not None:
             verdict.history = simulation.history

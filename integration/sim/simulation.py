@@ -24,6 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, cast
 
+from checks.audit import Audit, JobRecord
 from checks.reconciliation import Deliveries, Reconciliation
 from harness.backends import Backend
 from harness.conditions import last
@@ -44,14 +45,18 @@ from sim.network import FaultyConnector, FaultyNetwork
 
 __all__ = ["Simulation"]
 
-LEASE = 2.0
-TIMEOUT = 90.0
+LEASES = (2.0, 2.0, 8.0, 30.0)
+"""Seconds. A short lease lets much run out; renewals of a long one come too late to hide what was forgotten."""
 _LATE = 3.0
+_CALM_WITHIN = 40.0
+_WITHIN, _WITHIN_LEASES = 40.0, 8
+"""Seconds, and leases, in which each emission has its outcome; far below its timeout."""
 _BEGAN = 1000.0
 """The loop's time at first."""
 _START = 1_893_456_000
 """The wall clock's time at first."""
-_LOOPS = 40
+_LOOPS = (3, 10, 40, 40)
+"""How many emissions wait at a time: if few, most jobs are handed over; if many, they are claimed."""
 _WORKERS = 3
 _LONGEST = 1000.0
 """Virtual seconds after which a simulation that has not ended stands still, or lives on for nothing."""
@@ -87,12 +92,27 @@ class Simulation:
         self.kind_name = kind or kind_of(seed)
         self.kind = KINDS[self.kind_name]
         self.kills = 0
+        self.audits = 0
         self.flaws: list[str] = []
         """What is wrong beside what the reconciliation finds."""
-        self.load = ToilLoad(seed, jobs, timeout=TIMEOUT, late=_LATE)
         self._rng = random.Random(f"{seed}-faults")
         # Seeds differ in how often connections fail, so that some reach what others never do.
         self._rate = random.Random(f"{seed}-rate").choice([0.001, 0.004, 0.016])
+        self.lease = random.Random(f"{seed}-lease").choice(LEASES)
+        self.timeout = 120 + 15 * self.lease
+        """Seconds that an emission waits: its job may be killed again and again."""
+        self._loops = random.Random(f"{seed}-loops").choice(_LOOPS)
+        orders = ("pause", "limit", "edit", "edit")
+        if not self.kind.fails_over:
+            orders = (*orders, "cancel", "retry")
+        self.load = ToilLoad(
+            seed,
+            jobs,
+            timeout=self.timeout,
+            late=_LATE,
+            longest=random.Random(f"{seed}-longest").choice([0.6, 0.6, 4.0]),
+            orders=orders,
+        )
         self._backend = server
         self._folder = folder
         self._journal = Journal(folder / "journal")
@@ -131,7 +151,14 @@ class Simulation:
         self.time.remove()
         self.network.run([("DEL", "expiring")])  # after what has expired
         server.close()
-        found = Reconciliation(self.load.answers, self.load.late, deliveries, self._backend, self._journal)
+        found = Reconciliation(
+            self.load.answers,
+            self.load.late,
+            deliveries,
+            self._backend,
+            self._journal,
+            repeated=self.load.repeated,
+        )
         outcomes = [
             (each.job, each.n, each.was_enqueued, each.result, repr(each.error)) for each in found.answers
         ]
@@ -148,19 +175,19 @@ class Simulation:
         for _ in range(_WORKERS):
             self._start_worker()
         async with self._make_provider("emitter") as provider:
-            self.network.rate = self._rate
+            self.network.rate, self.network.is_gentle = self._rate, self.kind.is_exact
             harm = [
                 asyncio.create_task(each)
                 for each in (self._kill_each_second(), self._do_faults(), self.load.operate(provider))
             ]
-            await self.load.emit_all(provider, loops=_LOOPS)
+            await self.load.emit_all(provider, loops=self._loops)
             self._is_over = True
             await asyncio.gather(*harm)  # let the last fault end
             self.network.rate = 0.0
             if self.kind.fails_over:
                 for event in EVENTS:
                     await provider.resume(event)  # a failover may have taken a resume back
-                await last(5 * LEASE)  # what was taken back runs to its end again
+            await last(20 + 5 * self.lease)  # what was let run again, or was taken back, runs to its end
         for each in self._workers:
             each.is_over.set()
         for each in self._workers:
@@ -174,9 +201,9 @@ class Simulation:
         provider = EventProvider(
             f"{SCHEME}://{name}",
             name=name,
-            lease=LEASE,
+            lease=self.lease,
             max_stalls=20,
-            reply_timeout=TIMEOUT,
+            reply_timeout=self.timeout,
             keep_completed=keep,
             keep_failed=keep,
         )
@@ -220,6 +247,13 @@ class Simulation:
             self.network.faults[fault] += 1
             self.network.note(f"fault: {fault}")
             await getattr(self, f"_{fault.replace(' ', '_')}")()
+            self._audit()
+
+    def _audit(self) -> None:
+        """Look at the whole server, which must be whole after each call of anybody."""
+        self.audits += 1
+        problems = [each for each in Audit(self._backend).problems if not each.startswith("expiring:")]
+        self.flaws += [f"at {self.seconds:.3f} s: {each}" for each in problems]
 
     async def _cut(self) -> None:
         self.network.lose_connections()
@@ -233,7 +267,7 @@ class Simulation:
         self.network.is_mute = False
 
     async def _refuse(self) -> None:
-        self.network.refuses = 0.3
+        self.network.refuses = self._rng.choice([0.3, 0.3, 0.9])
         await last(0.2)
         self.network.refuses = 0.0
         self.network.unblock_all()
@@ -245,13 +279,13 @@ class Simulation:
 
     async def _stop(self) -> None:
         self.network.stop()
-        await last(self._rng.uniform(0.2, 1) * LEASE)
+        await last(self._rng.uniform(0.2, 1) * self.lease)
         self.network.go_on()
 
     async def _pause(self) -> None:
         worker = self._rng.choice(self._workers)
         worker.node.pause()
-        await last(self._rng.uniform(0.3, 2.5) * LEASE)
+        await last(self._rng.uniform(0.3, 2.5) * self.lease)
         worker.node.resume()  # unless it was killed meanwhile
 
     async def _skew(self) -> None:
@@ -261,7 +295,7 @@ class Simulation:
         self.time.skew = max(0.0, self.time.skew + self._rng.uniform(-0.3, 0.5))
 
     async def _failover(self) -> None:
-        kept = self.network.take_snapshot()
+        kept = self.network.take_snapshot() if self._rng.random() < 0.8 else []  # or to a server without data
         await last(self._rng.uniform(0.02, 0.6))
         self.network.restore(kept)
 
@@ -272,13 +306,27 @@ class Simulation:
         if self.kind.fails_over:
             for name in ("lost", "ended twice", "heard another outcome", "unexplained"):
                 found.flaws[name].clear()
+        for job in self.load.repeated:
+            if found.audit.jobs[job].state == "cancelled":
+                self.flaws.append(f"{job}: was let run again, and was cancelled by nobody")
+        for job, record in found.audit.jobs.items():
+            if job not in self.load.stopped | self.load.repeated:
+                self._judge_runs(job, record, found.runs[job])
+        slowest = _CALM_WITHIN if self.kind.is_exact else _WITHIN + _WITHIN_LEASES * self.lease
+        self.flaws += [
+            f"emission {n} took {seconds:.1f} s, expected {slowest:g} s at most"
+            for n, seconds in self.load.seconds.items()
+            if seconds > slowest
+        ]
+
+    def _judge_runs(self, job: str, record: JobRecord, ran: int) -> None:
+        expected = record.attempts + (record.state == "completed")
         if self.kind.is_exact:
-            for job, record in found.audit.jobs.items():
-                runs = record.attempts + (record.state == "completed")
-                if record.stalls or found.runs[job] != runs:
-                    self.flaws.append(
-                        f"{job}: {found.runs[job]} runs, expected {runs}; {record.stalls} stalls"
-                    )
+            is_right = ran == expected and not record.stalls
+        else:
+            is_right = self.kind.fails_over or ran <= expected + record.stalls
+        if not is_right:
+            self.flaws.append(f"{job}: {ran} runs, expected {expected}, {record.stalls} stalls")
 
     def is_clean(self, found: Reconciliation) -> bool:
         return found.is_clean() and not self.flaws

@@ -192,6 +192,22 @@ async def test_a_silent_connection_carries_nothing_more_in_either_direction(worl
     assert network.wires == [], "the server notices, later"
 
 
+async def test_a_late_connection_runs_what_was_sent_long_after_its_client_has_given_it_up(
+    world: World,
+) -> None:
+    network = world.begin(2)
+    fates(network, "", "late")
+    client, other = Client(network, "shared"), Client(network, "shared")
+    for n in range(3):
+        client.push(n)
+    await asyncio.sleep(0.4)
+    client.wire.end(TimeoutError("given up"))
+    other.push(3)
+    await asyncio.sleep(60)
+    assert world.list_of("shared") == [0, 3, 1, 2]
+    assert client.replies == [1]
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_commands_on_the_way_of_a_killed_node_run_without_a_hole(world: World, seed: int) -> None:
     network = world.begin(seed)
