@@ -80,7 +80,7 @@ class Reconciliation:
         self._given: dict[str, set[str]] = defaultdict(set)
         for entry in journal.read("ended"):
             self._given[entry.job].add(entry.payload["by"])
-        self.flaws["ended twice"] |= deliveries.twice()
+        self.flaws["ended twice"] |= deliveries.twice() - set(repeated)
         self.flaws["past its timeout"].update(late)
         for answer in answers:
             self._compare(answer)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, cast
@@ -32,7 +32,7 @@ from harness.journal import Journal
 from harness.toil import EVENTS, serve_toil
 from harness.toil_load import ToilLoad
 
-from eventbus import EventProvider, Keep
+from eventbus import EventBusError, EventProvider, Keep
 from eventbus.engine import presence
 from eventbus.model import chance
 from eventbus.store.connection.connector import add_scheme
@@ -45,7 +45,7 @@ from sim.network import FaultyConnector, FaultyNetwork
 
 __all__ = ["Simulation"]
 
-LEASES = (2.0, 2.0, 8.0, 30.0)
+LEASES = (2.0, 2.0, 6.0, 15.0)
 """Seconds. A short lease lets much run out; renewals of a long one come too late to hide what was forgotten."""
 _LATE = 3.0
 _CALM_WITHIN = 40.0
@@ -187,7 +187,10 @@ class Simulation:
             if self.kind.fails_over:
                 for event in EVENTS:
                     await provider.resume(event)  # a failover may have taken a resume back
-            await last(20 + 5 * self.lease)  # what was let run again, or was taken back, runs to its end
+                await last(5 * self.lease)  # what was taken back runs to its end again
+            for job in sorted(self.load.repeated):
+                with suppress(EventBusError):  # whatever becomes of it
+                    await provider.result(job)
         for each in self._workers:
             each.is_over.set()
         for each in self._workers:
