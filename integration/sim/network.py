@@ -39,11 +39,12 @@ import heapq
 import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 from eventbus.errors import StoreUnavailable
 from eventbus.store.connection.wire import Refusal, ReplySink, Wire
-from eventbus.store.scripting.scripts import load_script
+from eventbus.store.scripting.scripts import list_scripts, load_script
 from eventbus.testing.network import (
     Network,
     VirtualConnector,
@@ -60,6 +61,7 @@ __all__ = ["FATES", "Fate", "FaultyConnector", "FaultyNetwork", "FaultyWire"]
 Fate: TypeAlias = Literal["", "lost before", "lost after", "half lost", "silent", "late"]
 FATES: tuple[Fate, ...] = ("lost before", "lost after", "half lost", "silent", "late")
 _WEIGHTS = (6, 8, 3, 1, 2)
+_AIMED = 20
 _LATE = 15.0
 """Seconds that a late connection stands, at most; who watches it gives it up before."""
 
@@ -170,6 +172,8 @@ class FaultyNetwork(Network):
         """How often all connections were lost at once."""
         self.refuses = 0.0
         """The share of calls that the server refuses now."""
+        self.target = ""
+        """The script or command that meets faults far more often; `""` for none."""
         self.is_gentle = False
         """Whether a worker can always confirm within a second what it was handed."""
         self.is_mute = False
@@ -195,7 +199,8 @@ class FaultyNetwork(Network):
 
     def draw_fate(self, command: tuple[Any, ...]) -> Fate:
         """Return what happens to a command that is sent, and to its connection."""
-        if self.rng.random() >= self.rate:
+        is_aimed = self.target and _is_call(command, self.target)
+        if self.rng.random() >= self.rate * (_AIMED if is_aimed else 1):
             return ""
         fate = self.rng.choices(FATES, _WEIGHTS)[0]
         if self.is_gentle and fate in ("silent", "late") and command[0] == "ZREM":
@@ -314,7 +319,7 @@ class FaultyNetwork(Network):
         if name not in ("EVAL", "EVALSHA", "FCALL") or self.rng.random() >= self.refuses:
             return None
         self.faults["refused"] += 1
-        lines = [_LOADING, _READONLY, _ODD] if _is_turn(command) else [_LOADING, _READONLY]
+        lines = [_LOADING, _READONLY, _ODD] if _is_call(command, "turn") else [_LOADING, _READONLY]
         return self._note_refused(command, self.rng.choice(lines))
 
     def _note_refused(self, command: tuple[Any, ...], line: str) -> Refusal:
@@ -488,9 +493,17 @@ class FaultyNetwork(Network):
             self._tape.write(line)
 
 
-_TURN = load_script("turn")
+@cache
+def _marks(name: str) -> tuple[str, ...]:
+    """Return what stands in a call of a script: its digest, or its source."""
+    if name not in list_scripts():
+        return ()
+    script = load_script(name)
+    return script.digest, script.source
 
 
-def _is_turn(command: tuple[Any, ...]) -> bool:
-    """Return whether a call is a turn of a worker, which must bear any refusal."""
-    return command[1] in (_TURN.digest, _TURN.source) or str(command[1]).endswith("_turn")
+def _is_call(command: tuple[Any, ...], name: str) -> bool:
+    """Return whether a command is that of this name, or a call of the script of this name."""
+    if command[0] == "FCALL":
+        return command[1].endswith(f"_{name}")
+    return command[0] == name or (command[0] in ("EVAL", "EVALSHA") and command[1] in _marks(name))

@@ -48,7 +48,7 @@ __all__ = ["Simulation"]
 LEASES = (2.0, 2.0, 6.0, 15.0)
 """Seconds. A short lease lets much run out; renewals of a long one come too late to hide what was forgotten."""
 _LATE = 3.0
-_CALM_WITHIN = 40.0
+_CALM_WITHIN = 14.0
 _WITHIN, _WITHIN_LEASES = 40.0, 8
 """Seconds, and leases, in which each emission has its outcome; far below its timeout."""
 _BEGAN = 1000.0
@@ -58,6 +58,8 @@ _START = 1_893_456_000
 _LOOPS = (3, 10, 40, 40)
 """How many emissions wait at a time: if few, most jobs are handed over; if many, they are claimed."""
 _WORKERS = 3
+_TARGETS = ("", "", "turn", "add", "settle_one", "renew", "attend", "ZREM", "BZPOPMIN", "XREAD")
+"""What the faults of connections aim at; a defect may need two of them beside one kind of call."""
 _LONGEST = 1000.0
 """Virtual seconds after which a simulation that has not ended stands still, or lives on for nothing."""
 
@@ -113,6 +115,7 @@ class Simulation:
             longest=random.Random(f"{seed}-longest").choice([0.6, 0.6, 4.0]),
             orders=orders,
         )
+        self._target = random.Random(f"{seed}-target").choice(_TARGETS)
         self._backend = server
         self._folder = folder
         self._journal = Journal(folder / "journal")
@@ -175,7 +178,8 @@ class Simulation:
         for _ in range(_WORKERS):
             self._start_worker()
         async with self._make_provider("emitter") as provider:
-            self.network.rate, self.network.is_gentle = self._rate, self.kind.is_exact
+            self.network.rate, self.network.target = self._rate, self._target
+            self.network.is_gentle = self.kind.is_exact
             harm = [
                 asyncio.create_task(each)
                 for each in (self._kill_each_second(), self._do_faults(), self.load.operate(provider))
