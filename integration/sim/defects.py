@@ -189,7 +189,7 @@ def _try(defect: Defect, words: list[str]) -> str:
         )
     why = re.search(r"^seed .* FLAWS .*\n((?:.*\n)*?)the last events:", ran.stdout, re.MULTILINE)
     told = [line for line in (why[1] if why else "").splitlines() if _is_flaw(line)]
-    return f"seed {flaws[0].split()[1]}, the {len(seeds)}th: {'; '.join(told)[:300]}"
+    return f"at seed {flaws[0].split()[1]}: {'; '.join(told)[:300]}"
 
 
 def _is_flaw(line: str) -> bool:
