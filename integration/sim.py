@@ -16,6 +16,7 @@ import itertools
 import logging
 import os
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -91,6 +92,7 @@ def main() -> int:
     limit = asked.seconds or (3600 * asked.hours if asked.hours else None)
     first = asked.first or (1 if limit is None else random.randrange(1 << 32))
     count = asked.seeds or (20 if limit is None else None)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not without the end of the server
     server = Backend(asked.server)
     began = time.monotonic()
     verdicts: list[Verdict] = []

@@ -46,8 +46,8 @@ class ToilLoad:
         self.answers: list[Answer] = []
         self.late: list[str] = []
         """The jobs whose outcome came later than it may."""
-        self.seconds: dict[int, float] = {}
-        """How long each emission took, by its number."""
+        self.seconds: dict[tuple[str, int], float] = {}
+        """How long each emission took, by its event and number."""
         self.orders = 0
         """Orders of the operator that the server took."""
         self.joined = 0
@@ -99,8 +99,8 @@ class ToilLoad:
             error = caught
         self._open.pop(emission.job_id, None)
         self.joined += emission.joined
-        self.seconds[n] = clock.monotonic() - began
-        if self.seconds[n] > self._limit:
+        self.seconds[emission.event, n] = seconds = clock.monotonic() - began
+        if seconds > self._limit:
             self.late.append(emission.job_id)
         self.answers.append(Answer(emission.job_id, n, was_enqueued, result, error))
 

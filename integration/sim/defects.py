@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -173,21 +174,28 @@ def _try(defect: Defect, words: list[str]) -> str:
     with tempfile.TemporaryDirectory(prefix="eventbus-defect-") as folder:
         tree = _copy(Path(folder))
         put_into(defect, tree)
-        ran = subprocess.run(
+        with subprocess.Popen(
             [sys.executable, tree / "integration" / "sim.py", "--stop", *words],
             env={"PYTHONPATH": str(tree), "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            check=False,
-        )
-    seeds = re.findall(r"^seed .*", ran.stdout, re.MULTILINE)
+        ) as ran:
+            try:
+                told, _ = ran.communicate()
+            except BaseException:
+                ran.terminate()  # it ends its server
+                raise
+    return _read(told, ran.returncode)
+
+
+def _read(printed: str, status: int) -> str:
+    """Return at which seed the program found something, and what."""
+    seeds = re.findall(r"^seed .*", printed, re.MULTILINE)
     flaws = [line for line in seeds if " FLAWS " in line]
     if not flaws:
-        return (
-            f"not found in {len(seeds)} seeds" if ran.returncode == 0 else f"no answer:\n{ran.stdout[-1000:]}"
-        )
-    why = re.search(r"^seed .* FLAWS .*\n((?:.*\n)*?)the last events:", ran.stdout, re.MULTILINE)
+        return f"not found in {len(seeds)} seeds" if status == 0 else f"no answer:\n{printed[-1000:]}"
+    why = re.search(r"^seed .* FLAWS .*\n((?:.*\n)*?)the last events:", printed, re.MULTILINE)
     told = [line for line in (why[1] if why else "").splitlines() if _is_flaw(line)]
     return f"at seed {flaws[0].split()[1]}: {'; '.join(told)[:300]}"
 
@@ -206,6 +214,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--only", action="append", default=[], help="defects with this in their name")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     chosen = [each for each in DEFECTS if not asked.only or any(word in each.name for word in asked.only)]
     words = ["--first", str(asked.first), "--seeds", str(asked.seeds), "--jobs", str(asked.jobs)]
     for defect in chosen:
