@@ -2,7 +2,8 @@
 
     python integration/sim.py --seeds 20                     (or: tox -e sim -- --seeds 20)
     python integration/sim.py --seconds 60 --kind calm       as many seeds as go into a minute
-    python integration/sim.py --first 17 --seeds 1 --tape f  one seed again; its whole history goes into a file
+    python integration/sim.py --first 17 --seeds 1 --tape f  one seed again; its whole history goes into a
+    file
 
 Workers, an emitter and an operator run in one event loop, with one real server behind a network that loses,
 delays and refuses (`sim.simulation`). The same seed gives the same history; its hash is printed. Ends with
@@ -103,7 +104,8 @@ def main() -> int:
             verdicts.append(verdict)
             print(verdict.line(), flush=True)  # noqa: T201
             if not verdict.is_clean:
-                again = f"python integration/sim.py --first {seed} --seeds 1 --jobs {asked.jobs} --server {asked.server}"
+                again = f"--first {seed} --seeds 1 --jobs {asked.jobs} --server {asked.server}"
+                again = f"python integration/sim.py {again}"
                 print("\n".join(verdict.story), f"again: {again}", sep="\n", flush=True)  # noqa: T201
             is_late = limit is not None and time.monotonic() - began > limit
             if is_late or (asked.stop and not verdict.is_clean):

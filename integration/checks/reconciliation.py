@@ -66,8 +66,8 @@ class Reconciliation:
         *,
         repeated: Collection[str] = (),
     ) -> None:
-        """`late` are the jobs whose outcome reached the emitter too late; `repeated` those that ended, and that
-        an operator let run again: their emitters heard the first outcome.
+        """`late` are the jobs whose outcome reached the emitter too late; `repeated` those that ended, and
+        that an operator let run again: their emitters heard the first outcome.
         """
         self._repeated = repeated
         self.audit = Audit(backend)

@@ -1,4 +1,4 @@
-"""Toil: the handlers of the chaos runs and of the simulation, beside them those whose jobs are under controls."""
+"""Toil: the handlers of the chaos runs and of the simulation, alone and under controls."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ class ToilLoad:
         longest: float = 0.6,
         orders: tuple[str, ...] = _ORDERS,
     ) -> None:
-        """`timeout` is the provider's for replies, and `late` how much later one may come; `longest` is how long a
-        job takes at most; all in seconds. `orders` may also be `cancel` and `retry`.
+        """`timeout` is the provider's for replies, and `late` how much later one may come; `longest` is
+        how long a job takes at most; all in seconds. `orders` may also be `cancel` and `retry`.
         """
         self.answers: list[Answer] = []
         self.late: list[str] = []

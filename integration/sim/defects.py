@@ -3,8 +3,8 @@
     python integration/sim/defects.py --seeds 100
     python integration/sim/defects.py --only fence --only gap
 
-A defect is a replacement of text in a copy of the tree. What no seed finds is listed; the worth of the simulation
-is as large as its faults and what it demands, and this table measures that. Ends with status 0.
+A defect is a replacement of text in a copy of the tree. What no seed finds is listed; the worth of the
+simulation is as large as its faults and what it demands, and this table measures that. Ends with status 0.
 """
 
 from __future__ import annotations

@@ -30,8 +30,9 @@ KINDS = {
     "failover": Kind((*_ALL, *("failover",) * 4), kills=False, is_exact=False, fails_over=True),
     "failover with kills": Kind((*_ALL, *("failover",) * 4), kills=True, is_exact=False, fails_over=True),
 }
-"""Calm: only connections fail, and the server for a moment. Wild: all faults. Slow: all, but nobody is killed, because
-the rescue of a dead worker's jobs hides what else was forgotten. Failover: the server falls back.
+"""Calm: only connections fail, and the server for a moment. Wild: all faults. Slow: all, but nobody is
+killed, because the rescue of a dead worker's jobs hides what else was forgotten. Failover: the server falls
+back.
 """
 
 _TURNS = ("calm", "wild", "calm", "slow", "failover", "calm", "wild", "failover with kills")

@@ -1,7 +1,7 @@
 """The faulty network of the simulation: a seed decides each delay and each fault.
 
-A connection is a pipe in each direction and a state on each side. What one side does reaches the other through
-a pipe, behind all that was put in before it.
+A connection is a pipe in each direction and a state on each side. What one side does reaches the other
+through a pipe, behind all that was put in before it.
 
     client:  open -- hears of the loss, gives up, is killed --> gone
     server:  open -- reset, restart, hears that the client ended --> over
@@ -12,11 +12,11 @@ a pipe, behind all that was put in before it.
 Faults of one connection, drawn for each command that is sent (`FATES`):
     lost before     the server loses the connection and runs nothing more of it; the client hears of it later
     lost after      the same, after the server ran the command; its answer is lost
-    half lost       the server runs the command and those that follow, and no answer comes any more; the client
-                    hears of the loss late, or never: then its watch gives the connection up
+    half lost       the server runs the command and those that follow, and no answer comes any more; the
+                    client hears of the loss late, or never: then its watch gives the connection up
     silent          nothing comes through any more, in neither direction; the server keeps a blocked read
-    late            the command and those that follow arrive up to 15 s later, mostly after their client has given the
-                    connection up and sent them again on another one
+    late            the command and those that follow arrive up to 15 s later, mostly after their client
+                    has given the connection up and sent them again on another one
 
 Faults of the server: `stop` and `go_on`, `fall` and `rise`, `refuse`, `mute`, `flush`, `restore`.
 
@@ -27,8 +27,8 @@ What must always hold, whatever is drawn:
 - a lost connection loses the end of its commands and of its answers, never one out of the middle;
 - what happens at equal times keeps its order.
 
-Crash windows: a client that ends leaves commands in the pipe. The server may still run them, also much later if
-it was stopped. A renewal that its thread gave up may run late, too.
+Crash windows: a client that ends leaves commands in the pipe. The server may still run them, also much
+later if it was stopped. A renewal that its thread gave up may run late, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Runs each seed in a fork of this process, which is warm: its modules are imported, its server runs.
 
 What must always hold: nothing of one seed reaches the next. The fork ends without a clean-up, the server is
-emptied, and the journal lies in a folder of its own. The parent has no event loop, no thread and no connection.
+emptied, and the journal lies in a folder of its own. The parent has no event loop, no thread and no
+connection.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Verdict(msgspec.Struct):
 def run_seed(
     seed: int, server: Backend, *, jobs: int, kind: str = "", tape: Path | None = None, within: int = 300
 ) -> Verdict:
-    """Run one seed in a process of its own; `tape` gets the whole history. It is ended after `within` seconds."""
+    """Run one seed in a process of its own; `tape` gets the whole history. It is ended after `within`
+    seconds."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     child = os.fork()

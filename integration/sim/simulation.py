@@ -1,7 +1,7 @@
 """One simulation: workers, an emitter and an operator of the real engine in one loop, under faults of a seed.
 
-Time and the network are virtual; the server, its scripts and the whole Python are real. The handlers, the load
-and the checks are those of `chaos`. What a seed draws:
+Time and the network are virtual; the server, its scripts and the whole Python are real. The handlers, the
+load and the checks are those of `chaos`. What a seed draws:
 
 - its kind (`kinds`), and how often connections fail;
 - each delay and each fault of a connection (`network`);
@@ -10,8 +10,8 @@ and the checks are those of `chaos`. What a seed draws:
 - the jobs, and the orders of the operator;
 - the ids and the jitter of the product (`eventbus.model.chance`).
 
-What must always hold: one seed, one history. So the clocks begin at the same time, and what a process is called
-is fixed. A history is the hash over all commands, answers and outcomes.
+What must always hold: one seed, one history. So the clocks begin at the same time, and what a process is
+called is fixed. A history is the hash over all commands, answers and outcomes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from sim.network import FaultyConnector, FaultyNetwork
 __all__ = ["Simulation"]
 
 LEASES = (2.0, 6.0, 15.0)
-"""Seconds. A short lease lets much run out; renewals of a long one come too late to hide what was forgotten."""
+"""Seconds. A short lease lets much run out; renewals of a long one come too late to hide what was
+forgotten."""
 _LATE = 3.0
 _WITHIN, _WITHIN_LEASES = 40.0, 8
 """Seconds and leases in which each emission has its outcome."""
