@@ -22,7 +22,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +31,15 @@ from harness.backends import KINDS, Backend
 from harness.conditions import last
 from harness.fleet import Fleet
 from harness.journal import Journal
-from harness.load import Answer
 from harness.proxy import Proxy
+from harness.toil_load import ToilLoad
 
-from eventbus import EventProvider, Limit, StoreUnavailable, UnknownJob
+from eventbus import EventProvider
 
 __all__ = ["Chaos"]
 
 LEASE = 2.0
 TIMEOUT = 90.0
-_LATE = 60.0
-"""Seconds that an emission may report its timeout late on a busy machine."""
-_MERGES: tuple[dict[str, Any], ...] = (
-    {"throttle": "100ms"},
-    {"debounce": "50ms", "longest": "500ms"},
-    {"keep_last": True},
-)
 _DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
@@ -58,19 +50,11 @@ class Chaos:
         self, folder: Path, *, kind: str, jobs: int, seed: int, workers: int = 3, loops: int = 150
     ) -> None:
         self.jobs, self.seed = jobs, seed
-        self.answers: list[Answer] = []
+        self.load = ToilLoad(seed, jobs, timeout=TIMEOUT)
         self.faults: Counter[str] = Counter()
-        self.orders = 0
-        """Orders of an operator that the server took."""
-        self.joined = 0
-        """Emissions that joined the job of another one."""
         self.seconds = 0.0
-        self._late: list[str] = []
         self._is_over = False
         self._rng = random.Random(seed)
-        self._next = 0
-        self._open: dict[str, tuple[str, dict[str, Any]]] = {}
-        """The jobs without an outcome, but those of keys -> event and payload."""
         self._loops = loops
         self._deliveries = Deliveries()
         self._journal = Journal(folder / "journal")
@@ -97,14 +81,14 @@ class Chaos:
         async with EventProvider(self._proxy.url, lease=LEASE, reply_timeout=TIMEOUT) as provider:
             harm = [
                 asyncio.create_task(each)
-                for each in (self._kill_each_second(), self._do_faults(), self._operate(provider))
+                for each in (self._kill_each_second(), self._do_faults(), self.load.operate(provider))
             ]
-            await asyncio.gather(*(self._emit_in_turn(provider) for _ in range(self._loops)))
+            await self.load.emit_all(provider, loops=self._loops)
             self._is_over = True
             await asyncio.gather(*harm)  # let the last fault end
         self.seconds = time.monotonic() - began
         assert set(await asyncio.to_thread(self.fleet.end)) == {0}
-        return Reconciliation(self.answers, self._late, self._deliveries, self.server, self._journal)
+        return Reconciliation(self.load.answers, self.load.late, self._deliveries, self.server, self._journal)
 
     def close(self) -> None:
         """End all processes and connections of the run."""
@@ -121,86 +105,12 @@ class Chaos:
             *reconciliation.lines(),
             f"{'kills':<26} {self.fleet.kills}, left out for want of a second worker: {self.fleet.spared}",
             f"{'other faults':<26} {', '.join(f'{name}: {n}' for name, n in sorted(self.faults.items()))}",
-            f"{'orders of an operator':<26} {self.orders}",
-            f"{'joined another emission':<26} {self.joined}",
+            f"{'orders of an operator':<26} {self.load.orders}",
+            f"{'joined another emission':<26} {self.load.joined}",
             f"{'errors in workers logs':<26} {len(complaints)}",
             *complaints[:5],
             f"{'duration':<26} {self.seconds:.1f} s",
         ]
-
-    async def _emit_in_turn(self, provider: EventProvider) -> None:
-        while self._next < self.jobs:
-            self._next += 1
-            await self._emit(provider, self._next)
-
-    async def _emit(self, provider: EventProvider, n: int) -> None:
-        """One job: three in four are short, one in twenty needs a second attempt, one in fifty fails."""
-        rng = random.Random(f"{self.seed}-{n}")
-        ms = rng.uniform(5, 30) if rng.random() < 0.75 else rng.uniform(100, 600)
-        good = rng.choices([1, 2, 9], [93, 5, 2])[0]
-        began = time.monotonic()
-        payload: dict[str, Any] = {"n": n, "ms": ms, "good": good}
-        match rng.choices(["toil", "bounded", "merged"], [75, 15, 10])[0]:
-            case "merged":
-                key = rng.randrange(6)
-                options = _MERGES[key % len(_MERGES)]
-                emission = provider.emit("merged", payload, idempotency_key=f"key-{key}", **options)
-            case event:
-                emission = provider.emit(event, payload)
-                self._open[emission.job_id] = event, payload
-        was_enqueued, result, error = False, None, None
-        try:
-            await emission.enqueued()
-            was_enqueued = True
-            result = await emission
-        except Exception as caught:  # noqa: BLE001  (the reconciliation checks it)
-            error = caught
-        self._open.pop(emission.job_id, None)
-        self.joined += emission.joined
-        if time.monotonic() - began > TIMEOUT + _LATE:
-            self._late.append(emission.job_id)
-        self.answers.append(Answer(emission.job_id, n, was_enqueued, result, error))
-
-    async def _operate(self, provider: EventProvider) -> None:
-        """Give orders, each of them until the server has taken it."""
-        order = random.Random(f"{self.seed}-orders")
-        while not self._is_over:
-            await last(order.uniform(0.2, 1))
-            match order.choice(["pause", "limit", "edit", "edit"]):
-                case "pause":
-                    event = order.choice(["toil", "bounded", "merged"])
-                    await self._order(partial(provider.pause, event, reason="chaos"))
-                    await last(order.uniform(0.1, 1))
-                    await self._order(partial(provider.resume, event))
-                case "limit":
-                    limit = order.choice([None, Limit(at_once=order.randint(1, 20)), Limit(rate="100/1s")])
-                    await self._order(partial(provider.set_limit, "bounded", limit))
-                case _:
-                    await self._edit(provider, order)
-
-    async def _edit(self, provider: EventProvider, order: random.Random) -> None:
-        """Edit some open jobs; those that run or have ended stay as they are."""
-        inspector = provider.inspector
-        for job, (event, payload) in order.sample(list(self._open.items()), min(5, len(self._open))):
-            edits: list[Callable[[], Awaitable[Any]]] = [
-                partial(inspector.promote, job),
-                partial(inspector.delay, job, "100ms"),
-                partial(inspector.prioritize, job, order.randint(-9, 9)),
-                partial(inspector.replace_payload, event, job, payload),
-            ]
-            await self._order(order.choice(edits))
-
-    async def _order(self, call: Callable[[], Awaitable[Any]]) -> None:
-        while True:
-            try:
-                await call()
-                self.orders += 1
-            except UnknownJob:  # its emission is not enqueued yet
-                return
-            except StoreUnavailable:
-                await last(0.1)
-            else:
-                return
 
     async def _kill_each_second(self) -> None:
         began = time.monotonic()

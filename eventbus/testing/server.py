@@ -92,6 +92,11 @@ class TestServer:
         """Remove all keys."""
         self.run([("FLUSHDB", "SYNC")])
 
+    def close(self) -> None:
+        """Close the connections."""
+        for sock in self._sockets.values():
+            sock.close()
+
 
 def _start() -> TestServer:
     embedded = EmbeddedServer(None)

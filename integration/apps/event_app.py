@@ -6,7 +6,6 @@ that the test makes. Both are in the folder that EVENTBUS_TEST_FOLDER names.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 import time
@@ -88,18 +87,6 @@ async def wear(payload: Any, ctx: EventContext) -> str:
         raise ConnectionError(f"attempt {ctx.attempt}")
     await _passed(payload["gate"])
     return "done"
-
-
-@provider.on("toil", retry=Retry(attempts=3, delay="50ms", backoff="fixed"), concurrency=8)
-async def toil(payload: Any, ctx: EventContext) -> Any:
-    """Take a while; succeed at attempt `payload["good"]`."""
-    _journal.write("began", ctx.job_id, ctx.attempt, payload["n"])
-    await asyncio.sleep(payload["ms"] / 1000)
-    if ctx.attempt < payload["good"]:
-        raise ConnectionError(f"attempt {ctx.attempt}")
-    answer = {"n": payload["n"], "by": f"{os.getpid()}-{time.monotonic_ns()}"}
-    _journal.write("ended", ctx.job_id, ctx.attempt, answer)
-    return answer
 
 
 @provider.on("poison", concurrency=100)

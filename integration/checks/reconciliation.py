@@ -10,6 +10,7 @@ What must always hold:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from harness.journal import Journal
 from harness.load import Answer
 from harness.wire import Call, read_answer
 
-from eventbus import EmitError, HandlerError, ResponseTimeout, StalledError
+from eventbus import EmitError, HandlerError, JobCancelled, ResponseTimeout, StalledError
 
 __all__ = ["Deliveries", "Reconciliation"]
 
@@ -34,9 +35,12 @@ class Deliveries:
 
     def listen(self, call: Call, frame: bytes) -> None:
         """Note the entries of an answer; if a stream is read again, it shows the same entries."""
-        if call.name != "XREAD":
-            return
-        for _, entries in read_answer(frame) or ():
+        if call.name == "XREAD":
+            self.note(read_answer(frame))
+
+    def note(self, answer: Any) -> None:
+        """Note the entries of an answer of XREAD."""
+        for _, entries in answer or ():
             for place, fields in entries:
                 if fields[0] == b"d":
                     for job in msgspec.msgpack.decode(fields[1])[::4]:
@@ -59,8 +63,13 @@ class Reconciliation:
         deliveries: Deliveries,
         backend: Backend,
         journal: Journal,
+        *,
+        repeated: Collection[str] = (),
     ) -> None:
-        """`late` are the jobs whose outcome reached the emitter too late."""
+        """`late` are the jobs whose outcome reached the emitter too late; `repeated` those that ended, and
+        that an operator let run again: their emitters heard the first outcome.
+        """
+        self._repeated = repeated
         self.audit = Audit(backend)
         self.answers = answers
         self.told = len(deliveries)
@@ -71,7 +80,7 @@ class Reconciliation:
         self._given: dict[str, set[str]] = defaultdict(set)
         for entry in journal.read("ended"):
             self._given[entry.job].add(entry.payload["by"])
-        self.flaws["ended twice"] |= deliveries.twice()
+        self.flaws["ended twice"] |= deliveries.twice() - set(repeated)
         self.flaws["past its timeout"].update(late)
         for answer in answers:
             self._compare(answer)
@@ -115,9 +124,11 @@ class Reconciliation:
             return
         if isinstance(answer.error, ResponseTimeout):
             self.flaws["timed out"].add(answer.job)
-        if record is None or record.state not in ("completed", "failed"):
+        if record is None or record.state not in ("completed", "failed", "cancelled"):
             self.flaws["lost"].add(answer.job)
-        elif not self._is_told_right(answer, record.state, msgspec.json.decode(record.text)):
+        elif answer.job not in self._repeated and not self._is_told_right(
+            answer, record.state, msgspec.json.decode(record.text)
+        ):
             self.flaws["heard another outcome"].add(answer.job)
 
     def _is_told_right(self, answer: Answer, state: str, outcome: Any) -> bool:
@@ -125,6 +136,8 @@ class Reconciliation:
         if answer.error is None:
             is_given = answer.result["by"] in self._given[answer.job]
             return state == "completed" and outcome == answer.result and is_given
+        if isinstance(answer.error, JobCancelled):
+            return state == "cancelled"
         return state == "failed" and _reason(answer.error) in (
             outcome["type"],
             outcome["type"].rpartition(".")[2],

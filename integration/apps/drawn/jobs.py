@@ -1,19 +1,16 @@
-"""The app of the chaos runs: the handlers of `event_app`, and beside them those whose jobs are under
-controls.
-"""
+"""The app of the chaos runs: toil alone, and toil under controls."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from pathlib import Path
 
-from apps.event_app import provider, toil
+from harness.journal import Journal
+from harness.toil import serve_toil
 
-from eventbus import Event, Limit, Retry
+from eventbus import EventProvider
 
-__all__ = ["bounded", "merged", "provider"]
+__all__ = ["provider"]
 
-bounded = Event("bounded", payload=dict[str, Any], limit=Limit(at_once=6, rate=["200/1s"]))
-merged = Event("merged", payload=dict[str, Any], key=lambda payload: payload["key"])
-
-for _event in (bounded, merged):
-    provider.on(_event, retry=Retry(attempts=3, delay="50ms", backoff="fixed"), concurrency=8)(toil)
+provider = EventProvider()
+serve_toil(provider, Journal(Path(os.environ["EVENTBUS_TEST_FOLDER"]) / "journal"))

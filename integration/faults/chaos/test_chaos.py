@@ -27,6 +27,6 @@ async def test_under_a_kill_each_second_and_other_faults_each_job_ends_once_and_
     assert len(reconciliation.answers) == chaos.jobs
     assert chaos.fleet.complaints() == []
     assert chaos.fleet.kills >= 3
-    assert chaos.orders > 0
-    assert chaos.joined > 0
+    assert chaos.load.orders > 0
+    assert chaos.load.joined > 0
     assert reconciliation.rescued > 0, "kills that hit nobody show nothing"

@@ -1,0 +1,1 @@
+"""The simulation: the real engine in virtual time, under faults that a seed decides."""

@@ -1,0 +1,45 @@
+"""The table of defects fits the code, and the simulation finds one of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness.programs import clean_environment
+
+from eventbus.errors import UsageError
+from sim import defects
+from sim.defects import DEFECTS, ROOT, Defect, put_into
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda each: each.name)
+def test_each_text_stands_in_its_file_once(defect: Defect, tmp_path: Path) -> None:
+    file = tmp_path / defect.file
+    file.parent.mkdir(parents=True)
+    file.write_text((ROOT / defect.file).read_text())
+    put_into(defect, tmp_path)
+    assert file.read_text() != (ROOT / defect.file).read_text()
+    if defect.file.endswith(".py"):
+        compile(file.read_text(), defect.file, "exec")
+
+
+def test_a_text_that_is_not_there_is_told(tmp_path: Path) -> None:
+    defect = DEFECTS[0]
+    (tmp_path / defect.file).parent.mkdir(parents=True)
+    (tmp_path / defect.file).write_text("something else")
+    with pytest.raises(UsageError, match=r"has its text 0 times"):
+        put_into(defect, tmp_path)
+
+
+def test_a_slot_that_no_settle_frees_is_found_at_once() -> None:
+    ran = subprocess.run(
+        [sys.executable, defects.__file__, "--seeds", "1", "--jobs", "60", "--only", "freed by a settle"],
+        env=clean_environment() | {"PYTHONPATH": str(ROOT / "integration")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "at seed 1: " in ran.stdout, ran.stdout + ran.stderr
+    assert "holds name it" in ran.stdout
