@@ -92,11 +92,6 @@ class TestServer:
         """Remove all keys."""
         self.run([("FLUSHDB", "SYNC")])
 
-    def close(self) -> None:
-        """Close the connections."""
-        for sock in self._sockets.values():
-            sock.close()
-
 
 def _start() -> TestServer:
     embedded = EmbeddedServer(None)

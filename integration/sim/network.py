@@ -141,13 +141,13 @@ class FaultyConnector(VirtualConnector):
         await asyncio.sleep(2 * network.draw_delay())
         if network.is_stopped:
             await asyncio.sleep(_CONNECT_WITHIN)  # the kernel takes it, and nobody answers
-        network.check_open(name)
+        network.check_open()
         wire = FaultyWire(network, address=self.address, raw=raw, on_end=on_end)
         network.wires.append(wire)
         return wire
 
     def open_blocking(self, *, name: str, timeout: float) -> Any:
-        self._faulty.check_open(name)
+        self._faulty.check_open()
         return _LeaseConnection(self._faulty)
 
 
@@ -229,10 +229,10 @@ class FaultyNetwork(Network):
 
     # From the client to the server
 
-    def check_open(self, name: str) -> None:
+    def check_open(self) -> None:
         if self.is_stopped:
             raise StoreUnavailable("no answer in time (while connecting)", address="simulated", sent=False)
-        super().check_open(name)
+        super().check_open()
 
     def send(self, wire: VirtualWire, command: tuple[Any, ...]) -> None:
         assert isinstance(wire, FaultyWire)
