@@ -1,5 +1,6 @@
 """The parts of asyncio's own event loop that virtual time and nodes use: the only module that touches its
-private attributes (`_selector`, `_ready`, `_scheduled`, `_timer_cancelled_count`, `_unregister_task`).
+private attributes (`_selector`, `_ready`, `_scheduled`, `_timer_cancelled_count`, `_clock_resolution`,
+`_unregister_task`).
 
 A loop class of ours would need none of them, but a policy or a runner in each test instead. uvloop has none
 of these attributes and is refused. CI runs the tests of this package on each Python that the project names.
@@ -23,6 +24,12 @@ from eventbus.errors import UsageError
 __all__ = ["LoopParts", "context_of", "make_handle", "make_timer", "waits_for"]
 
 
+_RESOLUTION = 1e-6
+"""Seconds. The loop fires a timer if its moment is less than this ahead. Its own 1e-9 is lost in the digits of
+a time of 100 days and more: a timer whose moment has come would never fire, for time stands meanwhile.
+"""
+
+
 class LoopParts:
     """One loop that was taken over; `give_back` undoes what `replace` did."""
 
@@ -42,6 +49,8 @@ class LoopParts:
         self.select: Callable[[float | None], list[Any]] = self._loop._selector.select
         """The selector's own."""
         self._base_sockets = self._count_sockets()
+        self._resolution: float = self._loop._clock_resolution
+        self._loop._clock_resolution = _RESOLUTION
 
     def replace(self, **methods: Callable[..., Any]) -> None:
         """Put these in the place of the loop's methods; `select` is the selector's."""
@@ -54,6 +63,7 @@ class LoopParts:
         """Let the loop have its own methods again."""
         for owner, name in self._replaced:
             delattr(owner, name)
+        self._loop._clock_resolution = self._resolution
 
     @property
     def has_foreign_sockets(self) -> bool:

@@ -245,6 +245,16 @@ async def test_the_loop_gets_its_own_time_back_and_it_never_goes_back() -> None:
     assert not {"call_soon", "call_at", "create_task", "run_in_executor"} & set(vars(loop))
 
 
+async def test_timers_fire_at_their_moment_also_after_years(time: VirtualTime) -> None:
+    loop = asyncio.get_running_loop()
+    for _ in range(20):
+        await asyncio.sleep(365.25 * DAY + 0.123456789)
+        fired: list[float] = []
+        timers = [loop.call_at(time.now + each, fired.append, each) for each in (0.0, 1e-7, 0.001, 18.0)]
+        await asyncio.sleep(18.001)
+        assert (fired, len(timers)) == ([0.0, 1e-7, 0.001, 18.0], 4)
+
+
 async def test_a_second_one_in_the_same_loop_is_refused(time: VirtualTime) -> None:
     with pytest.raises(UsageError, match="is open in this event loop already"):
         VirtualTime(start=START).install()
