@@ -82,7 +82,12 @@ class JobClient(RootPages):
         correlation_id = correlation_id or tree.id
         return emitter.add_tree(tree, reading, correlation_id=correlation_id, call_timeout=call_timeout)
 
-    async def result(self, job_id: str, reading: OutcomeDecoder, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+    async def result(
+        self,
+        job_id: str,
+        reading: OutcomeDecoder,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> Any:
         """Wait for the outcome of a job, at most `timeout` seconds; None: without limit.
 
         Raises the error that `reading` makes of a failure, UnknownJob and ResponseTimeout.

@@ -74,8 +74,7 @@ def refusal_of(emission: PendingEmission[Any], verdict: AddVerdict, max_waiting:
         return NoWorker(_describe_unserved(event, text), event=event, job_id=job_id, queue=text)
     return EmitError(
         f"{event} was not enqueued: another program's value stands in the key {text!r} of the server; look "
-        "at it, and "
-        "delete or rename it",
+        "at it, and delete or rename it",
         event=event,
         job_id=job_id,
     )
@@ -103,8 +102,7 @@ def _describe_unserved(event: str, queue: str) -> str:
         return f"no worker serves {event}, and require_worker is set; start one, or leave require_worker out"
     return (
         f"no worker serves group {group!r} of {event}, and require_worker is set; start one, leave "
-        "require_worker out, "
-        f"or remove the group: provider.remove_group({event!r}, {group!r})"
+        f"require_worker out, or remove the group: provider.remove_group({event!r}, {group!r})"
     )
 
 

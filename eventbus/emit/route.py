@@ -76,8 +76,7 @@ class Route:
         except (DefinitionError, ValueError):  # ValueError: of an integer of thousands of digits
             said = (
                 f"expected {by} to return an integer, or text of 1 to 512 characters without NUL and lone "
-                "surrogates, "
-                f"got: {shown(key)}"
+                f"surrogates, got: {shown(key)}"
             )
             raise PayloadError(said, event=self.name) from None
 

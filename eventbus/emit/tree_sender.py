@@ -130,8 +130,6 @@ class TreeSender:
 
     def _flush(self) -> None:
         """Send the waiting trees while fewer than `IN_FLIGHT` calls are under way."""
-        if self._expiry_at <= clock.monotonic():  # otherwise each would get a call of its own, to no end
-            self._end_overdue()
         while self._waiting and self._under_way < IN_FLIGHT:
             self._under_way += 1
             self._start(self._send(self._next_batch()))

@@ -33,6 +33,7 @@ _PATIENCE = 5.0
 _MOMENT = 0.1
 """Seconds."""
 _LOOKS = 100
+"""Moments after which a program counts as one that goes on, although all its tasks were cancelled."""
 _CLEAN_UP = "eventbus-clean-up "
 """How the names of tasks for clean-up begin."""
 

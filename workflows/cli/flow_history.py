@@ -76,8 +76,7 @@ def check_flows(
     for (workflow, version), count in sorted(foreign.items()):
         say(
             f"warning: {count} open flows of workflow {workflow} have version {version}, which this program "
-            "does "
-            "not have; let workers of the release that began them run until they have ended",
+            "does not have; let workers of the release that began them run until they have ended",
             err=True,
         )
     if not found:

@@ -132,8 +132,7 @@ def _list_of(step: EachStep[Any, Any], over: str, ctx: StepContext[Any]) -> Any:
     except (errors.StepSkipped, errors.StepFailed) as error:
         raise PayloadError(
             f"{step.where} runs over step {over!r}, which has no list: {error}; to run over another list "
-            "then, use "
-            f"`over=lambda ctx: ctx.result({over!r}, default=[])`"
+            f"then, use `over=lambda ctx: ctx.result({over!r}, default=[])`"
         ) from error
 
 

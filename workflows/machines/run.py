@@ -257,9 +257,8 @@ class MachineRun:
             return None
         error = UsageError(
             f"flow {self._around.flow_id} owes {owed} rollbacks, as many as {self._definition.where} may; "
-            "give the class a larger "
-            "max_rollbacks, or leave out the rollbacks of transitions that fire for years, then retry the "
-            "flow"
+            "give the class a larger max_rollbacks, or leave out the rollbacks of transitions that fire for "
+            "years, then retry the flow"
         )
         return Failure(error=error, is_final=True)
 

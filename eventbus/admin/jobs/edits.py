@@ -201,8 +201,7 @@ def _check_whole(payload: Any) -> None:
     if (place := find_hidden(payload)) is not None:
         raise PayloadError(
             f"the payload holds at {place} what is only shown instead of a sensitive value; give the value "
-            "itself, which a "
-            "report with reveal=True has (eventbus jobs show ID --reveal)",
+            "itself, which a report with reveal=True has (eventbus jobs show ID --reveal)",
             path=place,
         )
 

@@ -113,8 +113,7 @@ def put_back(given: Any, shown: Any, whole: Any, at: str = "") -> Any:
         raise Problem(
             422,
             f"the value at {at or '/'} is hidden, and is not the one that is hidden there; type the value "
-            "itself, or look at the "
-            "job again",
+            "itself, or look at the job again",
             errors=[{"pointer": at, "detail": "a hidden value at another place"}],
         )
     if isinstance(given, dict):

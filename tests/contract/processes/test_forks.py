@@ -209,9 +209,14 @@ if __name__ == "__main__":
 )
 
 
+_BUSY = ("started without a server", "server available again")
+"""What a program logs whose server has too much to do to answer at once, as on a busy machine."""
+
+
 async def _run(path: Path, program: str, *words: str) -> list[str]:
     ran = await asyncio.to_thread(_run_program, path, program, words)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    lines = [line for line in ran.stderr.splitlines() if not any(each in line for each in _BUSY)]
+    assert (ran.returncode, lines) == (0, [])
     return ran.stdout.splitlines()
 
 

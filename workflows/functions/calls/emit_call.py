@@ -99,9 +99,8 @@ class EmitCall(StepCall[R]):
         if self.is_sent_only:
             raise UsageError(
                 f"the emission of {self.name!r} at position {self.position} was sent without waiting for its "
-                "outcome, because "
-                "the code made another call before it awaited this one; await it where you call it, or put "
-                "both into ctx.gather"
+                "outcome, because the code made another call before it awaited this one; await it where you "
+                "call it, or put both into ctx.gather"
             )
         return super().__await__()
 
