@@ -25,8 +25,8 @@ __all__ = ["LoopParts", "context_of", "make_handle", "make_timer", "waits_for"]
 
 
 _RESOLUTION = 1e-6
-"""Seconds. The loop fires a timer if its moment is less than this ahead. Its own 1e-9 is lost in the digits of
-a time of 100 days and more: a timer whose moment has come would never fire, for time stands meanwhile.
+"""Seconds. The loop fires a timer if its moment is less than this ahead. Its own 1e-9 is lost in the digits
+of a time of 100 days and more: a timer whose moment has come would never fire, for time stands meanwhile.
 """
 
 
