@@ -17,6 +17,7 @@ import itertools
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -37,7 +38,10 @@ _SHOWN = {"schedules.md": "nightly_report", "controls.md": "tenants", "pipelines
 _SHOWN["machines.md"] = "review"
 _STAGES = _ROOT / "examples" / "stages.py"
 _KILLED = _ROOT / "examples" / "checkout_killed.py"  # starts programs itself
-_EXAMPLES = sorted({*(_ROOT / "examples").glob("*.py")} - {_KILLED, _KILLED.parent / "report_pipeline.py"})
+_CLINIC = [_ROOT / "examples" / name for name in ("clinic.py", "test_clinic.py")]
+_EXAMPLES = sorted(
+    {*(_ROOT / "examples").glob("*.py")} - {_KILLED, _KILLED.parent / "report_pipeline.py", *_CLINIC}
+)
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -207,12 +211,17 @@ def test_an_order_whose_worker_is_killed_during_the_payment_ends_as_the_page_sho
     assert done[killed][1] not in {each[1] for each in done[killed + 1 :]}, "it does nothing more"
 
 
+def test_the_page_on_testing_shows_the_clinic() -> None:
+    shown = [source for _, source in _blocks(_ROOT / "docs" / "testing.md", "py")]
+    files = [path.read_text() for path in _CLINIC]
+    bodies = [text.split('"""\n\n', 1)[1] for text in files]  # behind the docstring
+    assert shown == [f"# {path.name}\n{body}" for path, body in zip(_CLINIC, bodies, strict=True)]
+
+
 @pytest.mark.slow
-def test_the_tests_that_the_page_on_testing_shows_pass(tmp_path: Path) -> None:
-    blocks = [source for _, source in _blocks(_ROOT / "docs" / "testing.md", "py")]
-    for source in blocks:
-        name, rest = source.split("\n", 1)
-        (tmp_path / name.removeprefix("# ")).write_text(rest)
+def test_the_tests_of_the_clinic_pass_as_a_user_runs_them(tmp_path: Path) -> None:
+    for path in _CLINIC:
+        shutil.copy(path, tmp_path)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EVENTBUS_")}
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)],
@@ -223,7 +232,7 @@ def test_the_tests_that_the_page_on_testing_shows_pass(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stdout.decode()
-    assert b"6 passed" in ran.stdout
+    assert b"7 passed" in ran.stdout
 
 
 def _anchors(path: Path) -> set[str]:
