@@ -320,7 +320,7 @@ async def interval(world: World) -> Any:
 
 @gives(("timeout", True))
 async def flow_timeout(world: World) -> Any:
-    provider = world.make()
+    provider = world.make(lease=world.of(120))  # a lease is added to the timeout
     flows = WorkflowProvider(provider)
 
     @durable("asks", timeout=world.of(60))
