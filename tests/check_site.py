@@ -16,7 +16,14 @@ from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
-_PUBLIC = ("eventbus", "eventbus.dashboard", "eventbus.lowlevel", "workflows", "workflows.testing")
+_PUBLIC = (
+    "eventbus",
+    "eventbus.dashboard",
+    "eventbus.lowlevel",
+    "eventbus.testing",
+    "workflows",
+    "workflows.testing",
+)
 _LOADS = {
     ("audio", "src"),
     ("iframe", "src"),

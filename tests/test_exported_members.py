@@ -10,6 +10,7 @@ import pytest
 
 import eventbus
 import eventbus.lowlevel
+import eventbus.testing
 import workflows
 import workflows.testing
 from eventbus import errors
@@ -118,7 +119,7 @@ def _drawn(text: str) -> dict[str, str]:
     return found
 
 
-_PUBLIC = (eventbus, eventbus.lowlevel, workflows, workflows.testing)
+_PUBLIC = (eventbus, eventbus.lowlevel, eventbus.testing, workflows, workflows.testing)
 _CLASSES = [
     pytest.param(getattr(module, name), id=f"{module.__name__}.{name}")
     for module in _PUBLIC
@@ -227,6 +228,10 @@ _OFFERED = {
         "preview_operation prioritize promote purge queue_names queues remove remove_tree replace_payload retry retry_all run_operations server stop_operation tree why workers"
     ),
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
+    eventbus.testing.TestBus: (
+        "adopt advance drain emitted expect fail hold keep kill_worker lose_connections now ran refuse "
+        "release replace run server_away settle signal_when start_worker stop_worker trigger_when"
+    ),
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",
     workflows.WorkflowProvider: "cancel_all definition execute failed flow_page flows graph handle pause "
     "provider register remove report resume retry retry_all run_inline schedules "
@@ -271,6 +276,7 @@ def test_public_objects_offer_just_what_is_for_users(kind: type) -> None:
     made: dict[type, object] = {  # what has attributes that its class does not know of
         eventbus.EventProvider: provider,
         eventbus.Event: eventbus.Event("order.placed"),
+        eventbus.testing.TestBus: eventbus.testing.TestBus(provider),
         workflows.WorkflowProvider: flows,
         workflows.FlowSchedules: flows.schedules,
         workflows.FlowHandle: flows.handle("checkout~0123456789abcdef0123"),

@@ -1,5 +1,5 @@
-"""Each feature with a duration, in virtual time and with a hundredth of its durations in real time: both lead to
-the same state.
+"""Each feature with a duration, in virtual time and with a hundredth of its durations in real time: both lead
+to the same state.
 
 What a test expects holds on a machine of any speed: a moment is "not before", and what must come within a
 duration is sent in one call, for which the server takes one moment.
