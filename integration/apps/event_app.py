@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -134,10 +135,15 @@ async def block(payload: Any, ctx: EventContext) -> Any:
 
 @provider.on("seize")
 async def seize(payload: Any, ctx: EventContext) -> Any:
-    """Hold the GIL, like C code that never releases it; in the first run only."""
+    """Hold the GIL until a gate is open, like C code that never releases it; in the first run only."""
     _journal.write("began", ctx.job_id, ctx.attempt, payload)
     if _journal.runs()[ctx.job_id] == 1:
-        ctypes.PyDLL(None).usleep(round(payload["seconds"] * 1e6))
+        system, gate = ctypes.PyDLL(None), os.fsencode(_folder / payload["gate"])
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(3600)  # else another thread may run between two calls
+        while system.access(gate, os.F_OK):
+            system.usleep(10_000)
+        sys.setswitchinterval(interval)
     return {"pid": os.getpid()}
 
 

@@ -31,7 +31,7 @@ _NODES = """() => [...document.querySelectorAll('#graph g.node')].map((node) => 
 })"""
 
 
-async def _until(page: Page, condition: str, what: str, argument: Any = None, within: float = 60) -> None:
+async def _until(page: Page, condition: str, what: str, argument: Any = None, within: float = 240) -> None:
     try:
         await page.wait_for_function(condition, arg=argument, timeout=within * 1000)
     except Exception as error:

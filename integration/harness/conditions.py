@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 __all__ = ["WITHIN", "last", "until", "wait_until"]
 
-WITHIN = 60.0
-"""Seconds; generous, because a machine may be busy."""
+WITHIN = 240.0
+"""Seconds; generous, because a machine may be busy. It only ends what hangs, below the `timeout` of a test."""
 _LOOK = 0.005
 
 

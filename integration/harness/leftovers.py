@@ -53,7 +53,6 @@ class Leftovers:
         wait_until(
             "no connection is left",
             lambda: not connections(backend),
-            within=60,
             story=lambda: str(connections(backend)),
         )
         if backend.is_sound:
@@ -64,7 +63,6 @@ class Leftovers:
         wait_until(
             "no thread is left",
             lambda: set(threading.enumerate()) <= self._threads,
-            within=60,
             story=_threads,
         )
         assert _children() <= self._children, f"child processes are left, of process {os.getpid()}"

@@ -53,7 +53,7 @@ def wait_out(emit: Program, count: int) -> None:
 
 
 def check_answered(emit: Program, count: int) -> None:
-    assert emit.wait_ended(within=90) == 0, emit.story()
+    assert emit.wait_ended() == 0, emit.story()
     assert emit.out == receipts(count)
     assert emit.err == ""
 

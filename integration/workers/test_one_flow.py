@@ -164,12 +164,12 @@ async def test_a_flow_of_a_changed_definition_is_finished_by_workers_of_its_vers
     takes them.
     """
     held = hold("charge")
-    older = start(lease="600ms")
+    older = start(lease="1500ms")
     async with run_caller(server) as flows:
         handle = await flows.execute(flavour, flow_app.Order(7))
         await until("it charges", lambda: "charge" in done(journal, "began"), story=older.story)
         older.kill()
-        newer = start(test_without="wrap", lease="600ms")
+        newer = start(test_without="wrap", lease="1500ms")
         await wait_parked(server, handle)
         held.unlink()
         assert newer.complaints() == []
@@ -185,14 +185,14 @@ async def test_everything_stops_and_a_new_worker_goes_on(
     flavour: Order, server: Backend, start: Run, hold: Callable[[str], Path], journal: Journal
 ) -> None:
     held = hold("charge")
-    first = start(lease="600ms")
+    first = start(lease="1500ms")
     async with run_caller(server) as flows:
         handle = await flows.execute(flavour, flow_app.Order(7), idempotency_key="o-7")
         await wait_state(handle, "wrap", "completed")
         await until("it charges", lambda: "charge" in done(journal, "began"), story=first.story)
         first.kill()
     held.unlink()
-    second = start(lease="600ms")
+    second = start(lease="1500ms")
     async with run_caller(server) as flows:
         assert await flows.handle(handle.id).result() == "order 7"
     assert done(journal) == sorted(EVERY), "what was done is not done again"

@@ -54,7 +54,7 @@ async def test_what_a_killed_worker_ran_dies_with_it_and_runs_again_elsewhere(
     server: Backend, start_process_app: Run, tmp_path: Path
 ) -> None:
     worker = start_process_app(lease="2s")
-    async with EventProvider(server.url, reply_timeout=120) as provider:
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         emissions = [provider.emit("held", "open") for _ in range(2)]
         await until("both run", lambda: len(_held(tmp_path)) == 2, story=worker.story)
         pids = [pid for pair in _held(tmp_path).values() for pid in pair]
@@ -70,7 +70,7 @@ async def test_a_stop_waits_for_processes_within_the_grace_and_leaves_none(
     server: Backend, start_process_app: Run, tmp_path: Path
 ) -> None:
     worker = start_process_app(grace="60s")
-    async with EventProvider(server.url, reply_timeout=120) as provider:
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         emission = provider.emit("held", "open")
         await until("it runs", lambda: _held(tmp_path), story=worker.story)
         (pids,) = _held(tmp_path).values()
@@ -89,7 +89,7 @@ async def test_a_stop_gives_back_what_does_not_finish(
     server: Backend, start_process_app: Run, tmp_path: Path
 ) -> None:
     worker = start_process_app(grace="200ms")
-    async with EventProvider(server.url, reply_timeout=120) as provider:
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         emission = provider.emit("held", "open")
         await until("it runs", lambda: _held(tmp_path), story=worker.story)
         (pids,) = _held(tmp_path).values()
@@ -107,7 +107,7 @@ async def test_native_code_that_lets_no_thread_run_keeps_its_lease(
     server: Backend, start_process_app: Run, tmp_path: Path
 ) -> None:
     start_process_app(lease="2s")
-    async with EventProvider(server.url, reply_timeout=120) as provider:
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         emission = provider.emit("gil_held", 7)
         await until("it runs", (tmp_path / "gil_held").exists)
         start_process_app(lease="2s")  # would take the job, were it given up
@@ -122,7 +122,7 @@ async def test_all_jobs_have_their_own_answer_while_processes_are_killed(
 ) -> None:
     worker = start_process_app()
     answers: Counter[int] = Counter()
-    async with EventProvider(server.url, reply_timeout=120) as provider:
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         emissions = provider.emit_many(event, [{"weight": n} for n in range(600)])
         tasks = [asyncio.ensure_future(_answer(each, answers)) for each in emissions]
         for killed in range(1, 6):

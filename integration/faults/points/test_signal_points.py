@@ -109,7 +109,7 @@ def in_loop(make: Callable[[], Coroutine[Any, Any, Any]]) -> Callable[[], None]:
     something.
     """
     loop = asyncio.get_running_loop()
-    return lambda: asyncio.run_coroutine_threadsafe(make(), loop).result(60)
+    return lambda: asyncio.run_coroutine_threadsafe(make(), loop).result(300)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -138,7 +138,7 @@ async def test_each_signal_is_taken_once_however_often_its_connection_is_cut(
                             proxy.strike("signal", when, "break")
                         await handle.signal(GO, number, signal_id=own)
                         proxy.spare()
-                assert await flow.result(60) == list(range(waits))
+                assert await flow.result(300) == list(range(waits))
                 with pytest.raises(SignalRefused, match="has ended"):
                     await handle.signal(GO, waits)
         assert proxy.cuts["signal"] > 0
@@ -155,7 +155,7 @@ async def test_the_repeat_of_the_signal_that_ended_its_flow_is_no_refusal(
         async with near.worker():
             for own in (None, "mine"):
                 flow = await flows.execute(definition, 1)
-                proxy.strike("signal", "after", in_loop(lambda flow=flow: flow.result(60)))
+                proxy.strike("signal", "after", in_loop(lambda flow=flow: flow.result(300)))
                 await sender.handle(flow.id, definition).signal(GO, 7, signal_id=own)
                 assert await flow.result() == [7]
                 if own is not None:
@@ -171,7 +171,7 @@ async def test_the_repeat_of_a_signal_does_not_reach_the_next_run_of_its_flow(
         flows.register(takes)
 
         async def end_and_begin() -> None:
-            assert await flow.result(60) == [7]
+            assert await flow.result(300) == [7]
             await flows.retry(flow.id)
 
         async with near.worker():
@@ -180,7 +180,7 @@ async def test_the_repeat_of_a_signal_does_not_reach_the_next_run_of_its_flow(
             await sender.handle(flow.id, takes).signal(GO, 7)
             assert await near.jobs.inbox(flow.id) == []
             await flow.signal(GO, 8)
-            assert await flows.handle(flow.id, takes).result(60) == [8]
+            assert await flows.handle(flow.id, takes).result(300) == [8]
 
 
 @pytest.mark.parametrize("shape", ["event", *SHAPES])
@@ -251,10 +251,10 @@ async def hear(provider: EventProvider, job_id: str) -> None:
     """Wait until a job has ended as cancelled."""
     if "~" in job_id:
         with pytest.raises(FlowCancelled):
-            await WorkflowProvider(provider).handle(job_id).result(60)
+            await WorkflowProvider(provider).handle(job_id).result(300)
     else:
         with pytest.raises(JobCancelled):
-            await provider.result(job_id, reply_timeout=60)
+            await provider.result(job_id, reply_timeout=300)
 
 
 async def cancel_and_hear(provider: EventProvider, hold: Hold, job_id: str) -> None:

@@ -30,19 +30,17 @@ async def test_each_job_of_a_batch_is_rescued_when_its_worker_is_killed(
     server: Backend, run: Run, gates: Gates, journal: Journal
 ) -> None:
     def start() -> Program:
-        worker = run("worker", _APP, url=server.url, lease="500ms")
+        worker = run("worker", _APP, url=server.url, lease="1500ms")
         worker.wait_logged("worker ready")
         return worker
 
     worker = start()
-    async with EventProvider(server.url, reply_timeout=60) as provider:
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         emissions = provider.emit_many("held", [{"n": n} for n in range(50)])
         await until("two calls hold them", lambda: len(journal.runs()) == 50, story=worker.story)
         worker.kill()
         worker = start()
-        await until(
-            "all began again", lambda: set(journal.runs().values()) == {2}, within=60, story=worker.story
-        )
+        await until("all began again", lambda: set(journal.runs().values()) == {2}, story=worker.story)
         gates("open")
         assert await asyncio.gather(*emissions) == [{"n": n} for n in range(50)]
     jobs = Audit(server).jobs
@@ -53,14 +51,14 @@ async def test_each_job_of_a_batch_is_rescued_when_its_worker_is_killed(
 async def test_jobs_whose_worker_was_killed_while_they_waited_for_others_wait_no_more(
     server: Backend, run: Run, journal: Journal
 ) -> None:
-    worker = run("worker", _APP, url=server.url, lease="500ms")
+    worker = run("worker", _APP, url=server.url, lease="1500ms")
     worker.wait_logged("worker ready")
-    async with EventProvider(server.url, reply_timeout=60) as provider:
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         emissions = provider.emit_many("rare", [{"n": n} for n in range(5)])
         await until("they wait", lambda: Audit(server).left_open() == {"active": 5}, story=worker.story)
         worker.kill()
         assert journal.runs() == {}, "they would wait for a minute"
-        worker = run("worker", _APP, url=server.url, lease="500ms")
+        worker = run("worker", _APP, url=server.url, lease="1500ms")
         assert await asyncio.wait_for(asyncio.gather(*emissions), 30) == [{"n": n} for n in range(5)]
     jobs = Audit(server).jobs
     assert {(jobs[each.job_id].stalls, jobs[each.job_id].attempts) for each in emissions} == {(1, 0)}
@@ -71,9 +69,9 @@ async def test_jobs_in_batches_end_once_while_their_workers_are_killed(
     server: Backend, tmp_path: Path, journal: Journal
 ) -> None:
     rng = random.Random(5)
-    fleet = Fleet(server.url, tmp_path, size=3, app=_APP, lease="500ms", max_stalls=30)
+    fleet = Fleet(server.url, tmp_path, size=3, app=_APP, lease="1500ms", max_stalls=30)
     try:
-        async with EventProvider(server.url, reply_timeout=90) as provider:
+        async with EventProvider(server.url, reply_timeout=300) as provider:
             emissions = provider.emit_many("many", [{"n": n, "takes": 0.5} for n in range(3000)])
             while fleet.kills < 6 and not all(each.done() for each in emissions):
                 before = len(journal.read("ended"))
@@ -82,7 +80,6 @@ async def test_jobs_in_batches_end_once_while_their_workers_are_killed(
                     lambda before=before: (
                         len(journal.read("ended")) > before + 100 or all(each.done() for each in emissions)
                     ),
-                    within=30,
                 )
                 fleet.kill(rng)
             results = await asyncio.gather(*emissions)
@@ -102,8 +99,8 @@ async def test_jobs_in_batches_end_once_while_their_workers_are_killed(
 async def test_a_poison_in_a_batch_fails_alone_and_its_neighbours_complete(
     server: Backend, run: Run, journal: Journal
 ) -> None:
-    supervisor = Supervisor(lambda: run("worker", _APP, url=server.url, lease="500ms", max_stalls=3))
-    async with EventProvider(server.url, reply_timeout=100) as provider:
+    supervisor = Supervisor(lambda: run("worker", _APP, url=server.url, lease="1500ms", max_stalls=3))
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         others = provider.emit_many("many", [{"n": n} for n in range(30)])
         poison = provider.emit("many", {"n": 0, "kills": True})
         others += provider.emit_many("many", [{"n": n} for n in range(30, 60)])
@@ -111,7 +108,6 @@ async def test_a_poison_in_a_batch_fails_alone_and_its_neighbours_complete(
         await until(
             "all ended",
             lambda: supervisor.look() or all(each.done() for each in everything),
-            within=90,
             story=supervisor.story,
         )
         with pytest.raises(StalledError, match="this job alone may be the cause"):
@@ -130,7 +126,7 @@ async def test_a_turn_whose_answer_is_lost_settles_each_job_of_a_batch_once(
     worker = run("worker", _APP, url=proxy.url)
     worker.wait_logged("worker ready")
     proxy.cut("turn", every=4, when=when)  # type: ignore[arg-type]
-    async with EventProvider(server.url, reply_timeout=60) as provider:
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         heard: dict[str, object] = {}
         first = 0
         while proxy.cuts["turn"] < 20:

@@ -38,9 +38,9 @@ async def test_the_result_for_an_emitter_that_was_killed_is_there_by_id(
 async def test_a_job_that_kills_its_worker_fails_in_the_end_and_the_others_complete(
     server: Backend, run: Run, gates: Gates, journal: Journal
 ) -> None:
-    settings: dict[str, object] = {"lease": "500ms", "max_stalls": 2}
+    settings: dict[str, object] = {"lease": "1500ms", "max_stalls": 2}
     supervisor = Supervisor(lambda: run("worker", "apps.event_app:provider", url=server.url, **settings))
-    async with EventProvider(server.url, reply_timeout=60) as provider:
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         poison = provider.emit("poison", {"is_gated": True})
         heard: dict[str, object] = {}
         for death in range(3):

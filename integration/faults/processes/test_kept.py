@@ -34,12 +34,12 @@ async def test_each_outcome_comes_and_nothing_is_left_while_workers_are_killed_a
 
     def start() -> Program:
         app = "saved_app" if says == "event" else "event_app"
-        worker = run("worker", f"apps.{app}:provider", url=server.url, lease="500ms", max_stalls=20)
+        worker = run("worker", f"apps.{app}:provider", url=server.url, lease="1500ms", max_stalls=20)
         worker.wait_logged("worker ready")
         return worker
 
     workers = [start() for _ in range(2)]
-    async with EventProvider(proxy.url, reply_timeout=60) as provider:
+    async with EventProvider(proxy.url, reply_timeout=300) as provider:
         emissions: list[Any] = []
         for n in range(_JOBS):
             size = rng.choice(_SIZES)

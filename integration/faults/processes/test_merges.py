@@ -49,9 +49,9 @@ async def test_the_last_payload_of_each_key_runs_last_while_workers_are_killed_a
     server: Backend, proxy: Proxy, start_worker: Run, journal: Journal, option: str
 ) -> None:
     rng = random.Random(11)
-    workers = [start_worker(server, lease="500ms") for _ in range(2)]
+    workers = [start_worker(server, lease="1500ms") for _ in range(2)]
     emitted: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
-    async with EventProvider(proxy.url, reply_timeout=60) as provider:
+    async with EventProvider(proxy.url, reply_timeout=300) as provider:
         emissions: list[Any] = []
         for n in range(240):
             key = f"k{rng.randrange(_KEYS)}"
@@ -62,7 +62,7 @@ async def test_the_last_payload_of_each_key_runs_last_while_workers_are_killed_a
                 proxy.strike("add", rng.choice(["before", "after"]), "break")
             if n % 60 == 40:
                 workers.pop(0).kill()
-                workers.append(start_worker(server, lease="500ms"))
+                workers.append(start_worker(server, lease="1500ms"))
         results: dict[int, int] = {}
         for n, key, emission in emissions:
             results[n] = (await emission)["n"]
@@ -76,9 +76,9 @@ async def test_the_last_payload_of_each_key_runs_last_while_workers_are_killed_a
 async def test_a_kill_of_the_worker_leaves_the_running_job_and_the_next_one_with_the_last_payload(
     server: Backend, start_worker: Run, journal: Journal, gates: Gates
 ) -> None:
-    worker = start_worker(server, lease="500ms")
+    worker = start_worker(server, lease="1500ms")
     options: dict[str, Any] = {"idempotency_key": "k", "keep_last": True}
-    async with EventProvider(server.url, reply_timeout=60) as provider:
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         first = provider.emit("hold", {"gate": "open", "n": 0}, **options)
         await until("it runs", lambda: len(journal.runs()) == 1, story=worker.story)
         rest = [provider.emit("hold", {"gate": "open", "n": n}, **options) for n in range(1, 5)]
@@ -87,7 +87,7 @@ async def test_a_kill_of_the_worker_leaves_the_running_job_and_the_next_one_with
         worker.kill()
         late = provider.emit("hold", {"gate": "open", "n": 5}, **options)
         await late.enqueued()
-        other = start_worker(server, lease="500ms")
+        other = start_worker(server, lease="1500ms")
         await until("it runs again", lambda: journal.runs()[first.job_id] == 2, story=other.story)
         assert len(journal.runs()) == 1, "the next one waits"
         gates("open")
@@ -107,9 +107,9 @@ async def test_a_worker_that_is_killed_in_the_turn_that_ends_the_job_leaves_the_
     gates: Gates,
     when: When,
 ) -> None:
-    doomed = start_behind(lease="500ms")
+    doomed = start_behind(lease="1500ms")
     options: dict[str, Any] = {"idempotency_key": "k", "keep_last": True}
-    async with EventProvider(server.url, reply_timeout=60) as provider:
+    async with EventProvider(server.url, reply_timeout=300) as provider:
         first = provider.emit("hold", {"gate": "open", "n": 0}, **options)
         await until("it runs", lambda: len(journal.runs()) == 1, story=doomed.story)
         following = provider.emit("hold", {"gate": "later", "n": 1}, **options)
@@ -118,7 +118,7 @@ async def test_a_worker_that_is_killed_in_the_turn_that_ends_the_job_leaves_the_
         gates("open")
         await until("it was killed", lambda: doomed.has_ended, story=doomed.story)
         gates("later")
-        other = start_worker(server, lease="500ms")
+        other = start_worker(server, lease="1500ms")
         await until("both have run", lambda: following.done() and first.done(), story=other.story)
         await asyncio.gather(first, following)
     assert journal.runs()[following.job_id] == 1

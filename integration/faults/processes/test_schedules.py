@@ -28,7 +28,7 @@ async def test_each_slot_makes_one_job_while_workers_are_killed_again_and_again(
     server: Backend, start_worker: Run, journal: Journal
 ) -> None:
     rng = random.Random(7)
-    workers = [start_worker(server, lease="500ms") for _ in range(3)]
+    workers = [start_worker(server, lease="1500ms") for _ in range(3)]
     async with EventProvider(server.url) as provider:
         schedule = await provider.schedules.add(
             "work",
@@ -41,7 +41,7 @@ async def test_each_slot_makes_one_job_while_workers_are_killed_again_and_again(
         for _ in range(5):
             await asyncio.sleep(rng.uniform(0.3, 0.9))  # firings go on meanwhile
             workers.pop(0).kill()
-            workers.append(start_worker(server, lease="500ms"))
+            workers.append(start_worker(server, lease="1500ms"))
         before = len(journal.runs())
         await until("slots go on", lambda: len(journal.runs()) >= before + 10)
         await schedule.pause("the test ends")
@@ -101,7 +101,7 @@ async def test_many_processes_that_declare_the_same_schedules_at_once_make_each_
 async def test_a_worker_that_is_killed_in_the_call_that_fires_loses_and_doubles_no_slot(
     when: When, server: Backend, proxy: Proxy, start_behind: Run, start_worker: Run, journal: Journal
 ) -> None:
-    doomed = start_behind(lease="500ms")
+    doomed = start_behind(lease="1500ms")
     async with EventProvider(server.url) as provider:
         schedule = await provider.schedules.add(
             "work", id="s", every="300ms", payload={"n": 1}, overlap="allow", catch_up="all"
@@ -109,7 +109,7 @@ async def test_a_worker_that_is_killed_in_the_call_that_fires_loses_and_doubles_
         await until("it fires", lambda: len(journal.runs()) >= 2, story=doomed.story)
         proxy.strike("fire", when, doomed.kill)
         await until("it was killed", lambda: doomed.has_ended, story=doomed.story)
-        other = start_worker(server, lease="500ms")
+        other = start_worker(server, lease="1500ms")
         before = len(journal.runs())
         await until("slots go on", lambda: len(journal.runs()) >= before + 10, story=other.story)
         await schedule.pause("the test ends")

@@ -46,7 +46,7 @@ async def test_one_damaged_record_in_each_hundred_costs_only_its_own_job(
     server: Backend, start_worker: Run, journal: Journal
 ) -> None:
     server.is_sound = False
-    async with EventProvider(server.url, reply_timeout=15) as provider:
+    async with EventProvider(server.url, reply_timeout=45) as provider:
         emissions = provider.emit_many("work", ({"n": n} for n in range(BATCH * len(DAMAGES))))
         for each in emissions:
             await each.enqueued()

@@ -116,7 +116,7 @@ async def test_a_provider_started_without_a_server_works_once_it_is_there(
     server.kill()
     server.socket.unlink(missing_ok=True)
     async with EventProvider(server.url) as provider:
-        emissions = provider.emit_many("work", [{"n": n} for n in range(50)], reply_timeout=30)
+        emissions = provider.emit_many("work", [{"n": n} for n in range(50)], reply_timeout=300)
         await until("they wait", lambda: not any(each.done() for each in emissions))
         await asyncio.to_thread(server.start)
         start_worker(server)
@@ -196,7 +196,7 @@ async def test_a_server_that_is_away_is_one_line_when_it_goes_and_one_when_it_is
     told = ["server not available, trying again", "server available again"]
     with capture_logs() as logs:
         async with EventProvider(server.url, reply_timeout="1s") as provider:
-            held = provider.emit("hold", {"gate": "open"}, reply_timeout=60)
+            held = provider.emit("hold", {"gate": "open"}, reply_timeout=300)
             await until("it runs", lambda: journal.read("began"), story=busy.story)
             for times in (1, 2):
                 server.kill()
@@ -208,7 +208,7 @@ async def test_a_server_that_is_away_is_one_line_when_it_goes_and_one_when_it_is
                 for worker in (idle, busy):
                     await asyncio.to_thread(worker.wait_logged, told[1], times=times)
                 await asyncio.to_thread(busy.wait_logged, "leases renewed again", times=times)
-                assert (await provider.emit("work", {"n": times}, reply_timeout=20))["n"] == times
+                assert (await provider.emit("work", {"n": times}, reply_timeout=300))["n"] == times
                 # What the server answered in the turn that sent the result has left it: the idle worker holds
                 # no lease.
                 assert await asyncio.to_thread(server.command, "PING")
