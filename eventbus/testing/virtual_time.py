@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import time as real_time
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -83,7 +84,7 @@ class VirtualTime:
         """Take over the running loop. Raises UsageError for a loop that cannot be taken over."""
         self.parts = LoopParts()
         self.loop = loop = asyncio.get_running_loop()
-        self.now = self.began = loop.time()
+        self.now = self.began = float(math.ceil(loop.time()))  # whole, because some timers have a grid
         self._call_soon = loop.call_soon
         self._create_task, self._run_in_executor = loop.create_task, loop.run_in_executor
         self._run_sync = anyio.to_thread.run_sync
