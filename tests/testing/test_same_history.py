@@ -96,7 +96,9 @@ async def _run(seed: int, monkeypatch: pytest.MonkeyPatch, *, leaps: bool) -> li
                 ["plain", "flaky", "later", "bounded", "merged", "flow", "signal", "fault", "time"]
             ):
                 case "merged":
-                    provider.emit(merged, number, **rng.choice([{"debounce": "1m"}, {"throttle": "1m"}]))
+                    key = rng.choice(["debounce", "throttle"])
+                    options: dict[str, Any] = {"debounce": "1m"} if key == "debounce" else {"throttle": "1m"}
+                    provider.emit(merged, number, **options)
                 case "flow":
                     handles.append(await flows.execute(waits, number))
                 case "signal" if handles:
