@@ -27,6 +27,8 @@ from workflows import (
 )
 from workflows.records.entries import read_entries
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
