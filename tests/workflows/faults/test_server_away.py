@@ -14,6 +14,8 @@ from workflows import StepContext, Workflow, WorkflowProvider
 from workflows.distributed import worker_runtime
 from workflows.distributed.caches.result_cache import ResultCache
 
+pytestmark = pytest.mark.virtual
+
 _ONCE = Retry(attempts=1)
 
 
