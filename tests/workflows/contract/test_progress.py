@@ -46,7 +46,7 @@ async def test_progress_of_async_steps_is_reported_while_they_run(runner: Runner
     assert await _progress(handle) == {"left": None, "right": None, "quiet": None}
 
 
-@pytest.mark.real
+@pytest.mark.real  # its thread waits for what the test does later
 async def test_progress_of_threads_is_recorded_when_the_call_returns(runner: Runner) -> None:
     workflow = Workflow("tells-in-a-thread")
     told, go_on = asyncio.Event(), threading.Event()
@@ -69,7 +69,7 @@ async def test_progress_of_threads_is_recorded_when_the_call_returns(runner: Run
     await handle.result()
 
 
-@pytest.mark.real
+@pytest.mark.real  # its thread waits for what the test does later
 async def test_a_thread_that_outlives_its_attempt_tells_nothing_about_the_next(runner: Runner) -> None:
     workflow = Workflow("outlives", retry=Retry(attempts=2, delay=0))
     go_on, done = threading.Event(), asyncio.Event()

@@ -108,7 +108,7 @@ async def test_an_inner_step_of_a_sub_workflow_waits_and_the_flow_around_it_with
             assert await flows.provider.inspector.controls() == []
 
 
-@pytest.mark.real
+@pytest.mark.real  # a process
 async def test_a_step_that_runs_in_a_process_waits_and_then_runs_there(make_provider: MakeProvider) -> None:
     flows = WorkflowProvider(make_provider())
     flows.register(process_steps.pictures)

@@ -90,7 +90,7 @@ def _check_attributes(
     }
 
 
-@pytest.mark.real
+@pytest.mark.real  # the address of a server
 async def test_a_flow_is_one_trace_in_which_steps_link_to_what_they_waited_for(
     make_provider: MakeProvider, spans: Spans
 ) -> None:
