@@ -38,7 +38,7 @@ class ThreadWait:
 
 
 def make_wait(loop: asyncio.AbstractEventLoop, end: float | None) -> ThreadWait:  # noqa: ARG001
-    """Make what is told of a wait of this thread, which ends at a time of the monotonic clock at the latest."""
+    """Make what is told of a wait of this thread, which ends at this time of the monotonic clock at most."""
     return ThreadWait()
 
 
