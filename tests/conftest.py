@@ -17,7 +17,7 @@ import leaks
 import pytest
 import structlog
 from drivers.hanging import pytest_pyfunc_call, pytest_timeout_set_timer
-from drivers.virtual import virtual, virtual_by_mark
+from drivers.virtual import is_virtual, virtual, virtual_by_mark
 from hypothesis import HealthCheck, settings
 
 from eventbus import EventProvider
@@ -100,7 +100,7 @@ def prefix() -> str:
 @pytest.fixture
 def test_url(request: pytest.FixtureRequest, prefix: str) -> str:
     """The URL of the server for one test: the shared one, or the virtual one of a test with that mark."""
-    if request.node.get_closest_marker("virtual"):
+    if is_virtual(request):
         return f"virtual://{prefix}"
     return request.getfixturevalue("server_url")
 
@@ -165,18 +165,20 @@ def admin(test_url: str) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def until() -> Callable[..., Awaitable[None]]:
+def until(request: pytest.FixtureRequest) -> Callable[..., Awaitable[None]]:
     """Wait until a condition holds, which may be async; fails with its name after `within` seconds."""
+    world = request.getfixturevalue("virtual") if is_virtual(request) else None
 
     async def wait_until(condition: Callable[[], Any], what: str, *, within: float = 60.0) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         while True:
+            due = None if world is None else await world.settle()
             holds = condition()
             if await holds if inspect.isawaitable(holds) else holds:
                 return
             assert loop.time() < end, f"not within {within:g} s: {what}"
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005 if world is None else world.pause(due, end))
 
     return wait_until
 
@@ -225,7 +227,7 @@ def nothing_is_left(request: pytest.FixtureRequest, watchers: dict[str, Any]) ->
     """Fail a test that leaves something behind (see `leaks`). It is set up first, so it checks last."""
     client: Any = None
     url = ""
-    if request.node.get_closest_marker("virtual"):
+    if is_virtual(request):
         url = f"unix://{TestServer.get().address}"
     elif "server_url" in request.fixturenames or "test_url" in request.fixturenames:
         url = request.getfixturevalue("server_url")

@@ -19,12 +19,28 @@ from typing import Any, Generic, TypeVar
 from eventbus.errors import ProviderStopped, UsageError
 from eventbus.model import clock
 
-__all__ = ["forget_parents_loop", "run_blocking", "running_loop"]
+__all__ = ["ThreadWait", "forget_parents_loop", "run_blocking", "running_loop"]
 
 T = TypeVar("T")
 
 _LOOK = 0.5
 """Seconds between two checks for a closed loop: a loop that was closed before it got a call never answers."""
+
+
+class ThreadWait:
+    """Is told, in the loop, while a thread waits for it. The test kit's own one lets time pass meanwhile."""
+
+    def begin(self) -> None:
+        """Hear that the coroutine begins."""
+
+    def end(self) -> None:
+        """Hear that the coroutine has ended, before the thread goes on."""
+
+
+def make_wait(loop: asyncio.AbstractEventLoop, end: float | None) -> ThreadWait:  # noqa: ARG001
+    """Make what is told of a wait of this thread, which ends at this time of the monotonic clock at most."""
+    return ThreadWait()
+
 
 _loops_of_parents: set[asyncio.AbstractEventLoop] = set()
 """Loops of the processes from which this one was forked. Nothing runs them in this process."""
@@ -57,14 +73,14 @@ def run_blocking(
             "this emission was made in the process from which this one was forked, and its outcome comes there; "
             "emit after the fork, or wait for its job with provider.sync.result(job_id)"
         )
-    call = _Call(loop, work)
+    call = _Call(loop, work, timeout)
     try:
         loop.call_soon_threadsafe(call.start)
     except RuntimeError as error:  # the loop was closed without a stop
         work.close()
         raise ProviderStopped("the provider's event loop has ended") from error
     try:
-        return call.wait(timeout)
+        return call.wait()
     except BaseException:  # timed out or interrupted: nobody waits for the outcome any more
         if not call.future.done() and not loop.is_closed():
             loop.call_soon_threadsafe(call.cancel)
@@ -74,16 +90,20 @@ def run_blocking(
 class _Call(Generic[T]):
     """One coroutine that runs in the loop's thread, in a copy of the caller's context."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeout: float | None = None
+    ) -> None:
         self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._until = None if timeout is None else clock.monotonic() + timeout
+        self._told = make_wait(loop, self._until)
         self._loop = loop
         self._work = work
         self._context = contextvars.copy_context()
         self._task: asyncio.Task[T] | None = None
 
-    def wait(self, timeout: float | None) -> T:
-        """Wait for the outcome, at most `timeout` seconds. Raises TimeoutError, ProviderStopped."""
-        end = None if timeout is None else clock.monotonic() + timeout
+    def wait(self) -> T:
+        """Wait for the outcome, at most the timeout. Raises TimeoutError, ProviderStopped."""
+        end = self._until
         while True:
             left = _LOOK if end is None else min(_LOOK, max(0.0, end - clock.monotonic()))
             try:
@@ -101,6 +121,7 @@ class _Call(Generic[T]):
                     raise
 
     def start(self) -> None:
+        self._told.begin()
         self._task = self._loop.create_task(self._work, context=self._context)
         self._task.add_done_callback(self._end)
 
@@ -109,6 +130,7 @@ class _Call(Generic[T]):
             self._task.cancel()
 
     def _end(self, task: asyncio.Task[T]) -> None:
+        self._told.end()
         if task.cancelled():
             self.future.set_exception(ProviderStopped("the provider's event loop ended"))
         elif (error := task.exception()) is not None:

@@ -45,8 +45,8 @@ class Node:
         self.name = name
         self.is_live = True
         self.is_dead = False
-        self.holds = 0
-        """How often it holds time."""
+        self.holds: set[object] = set()
+        """What it has at work outside of the loop."""
         self.skew = 0.0
         """Seconds by which its clock is ahead."""
         self.connections: list[Connection] = []
@@ -75,7 +75,7 @@ class Node:
         for task in tasks:
             self._time.parts.strike(task)
         self._time.outside -= self.holds
-        self.holds = 0
+        self.holds.clear()
         _graves.append((self, tasks, self._take_handles()))
         for each in list(self.connections):
             each.vanish()

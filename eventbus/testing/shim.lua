@@ -28,6 +28,13 @@ function shim.PEXPIRE(key, ms, ...)
   return done
 end
 
+function shim.PTTL(key)
+  local left = real().call('PTTL', key)
+  if left < 0 then return left end
+  local time = real().call('TIME')
+  return left + time[1] * 1000 + math.floor(time[2] / 1000) - math.floor(shim.now / 1000) - FAR
+end
+
 function shim.RENAME(key, other)
   local answer, deadline = real().call('RENAME', key, other), real().call('ZSCORE', 'expiring', key)
   if deadline then shim.note(other, deadline) end

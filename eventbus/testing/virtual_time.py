@@ -1,8 +1,9 @@
 """Virtual time: one number that an event loop, the clock of the packages and the server's scripts read.
 
 Time stands while anything can run. It moves only inside the loop's `select`: nothing is ready, no thread is
-at work, nobody holds it, and no foreign socket brings anything. Then it moves to the earliest of the loop's
-next timer, of what the server has to do next, and of the end of an `advance`.
+at work (one that waits for this loop is not), nobody holds it, and no foreign socket brings anything. Then it
+moves to the earliest of the loop's next timer, of what the server has to do next, and of the end of an
+`advance`.
 
     runs -- nothing is ready --> still -- settle() waits --> its caller goes on
                                        -- something is due --> moved there
@@ -24,15 +25,19 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
+import threading
 import time as real_time
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
 
 from eventbus.model import clock
+from eventbus.runtime import blocking_call
 from eventbus.runtime.upkeep import Upkeep, upkeep
 from eventbus.testing.loop_parts import LoopParts, context_of, make_handle, make_timer
 from eventbus.testing.nodes import NODE, Node
@@ -48,6 +53,44 @@ _BEFORE = 0.001
 """Seconds before the end of a leap at which upkeep fires."""
 
 
+class _Here(threading.local):
+    """What a thread that works for a loop is counted as."""
+
+    thread: object = None
+
+
+_here = _Here()
+
+
+def _run_as(thread: object, call: Callable[..., Any], *args: Any) -> Any:
+    _here.thread = thread
+    try:
+        return call(*args)
+    finally:
+        _here.thread = None
+
+
+class _Wait(blocking_call.ThreadWait):
+    """A thread waits for the loop: time goes on, up to the end of its patience."""
+
+    def __init__(self, time: VirtualTime, thread: object, end: float | None) -> None:
+        self._time, self._thread, self._end = time, thread, end
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Hear that the coroutine begins."""
+        if self._end is not None:
+            # It looks at the clock by itself; until then time stands again.
+            self._timer = self._time.loop.call_at(self._end, self._time.lent.discard, self._thread)
+        self._time.lent.add(self._thread)
+
+    def end(self) -> None:
+        """Hear that the coroutine has ended, before the thread goes on."""
+        self._time.lent.discard(self._thread)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 class VirtualTime:
     """The time of one event loop, from `install` to `remove`."""
 
@@ -56,8 +99,10 @@ class VirtualTime:
         time.
         """
         self.start = start
-        self.outside = 0
-        """How many threads and holds are at work outside of the loop: time stands."""
+        self.outside: set[object] = set()
+        """The threads and holds that are at work outside of the loop: time stands."""
+        self.lent: set[object] = set()
+        """The threads that wait for the loop: because of them time does not stand."""
         self.is_busy: Callable[[], bool] = lambda: False
         """Whether upkeep of the kind `idle` has to run on time."""
         self.server_due: Callable[[], float | None] = lambda: None
@@ -89,6 +134,7 @@ class VirtualTime:
         self._create_task, self._run_in_executor = loop.create_task, loop.run_in_executor
         self._run_sync = anyio.to_thread.run_sync
         self._clock = clock.now, clock.monotonic
+        self._make_wait = blocking_call.make_wait
         self.parts.replace(
             select=self._wait,
             time=lambda: self.now,
@@ -99,12 +145,14 @@ class VirtualTime:
         )
         anyio.to_thread.run_sync = self._run_sync_outside
         clock.now, clock.monotonic = self.read_wall, lambda: self.now
+        blocking_call.make_wait = self._make_wait_of_thread
 
     def remove(self) -> None:
         """Give the loop back; its time goes on from here."""
         self.parts.give_back()
         anyio.to_thread.run_sync = self._run_sync
         clock.now, clock.monotonic = self._clock
+        blocking_call.make_wait = self._make_wait
         ahead = self.now - real_time.monotonic()
         own: Any = self.loop
         own.time = lambda: real_time.monotonic() + ahead
@@ -150,16 +198,21 @@ class VirtualTime:
         """Let time stand while the caller waits for something real; a node that is killed holds nothing
         more.
         """
+        with self._hold_by(object()):
+            yield
+
+    @contextmanager
+    def _hold_by(self, holder: object) -> Generator[None]:
         node = NODE.get()
-        self.outside += 1
+        self.outside.add(holder)
         if node is not None:
-            node.holds += 1
+            node.holds.add(holder)
         try:
             yield
         finally:
-            self.outside -= 1
+            self.outside.discard(holder)
             if node is not None:
-                node.holds -= 1
+                node.holds.discard(holder)
 
     # What the loop schedules
 
@@ -215,21 +268,31 @@ class VirtualTime:
         heapq.heapify(self._upkeep)
         return [(handle, kind) for _, _, handle, kind in mine]
 
-    def _run_outside(self, *args: Any) -> asyncio.Future[Any]:
-        future = self._run_in_executor(*args)
-        self.outside += 1
+    def _run_outside(
+        self, executor: Executor | None, call: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        thread = object()
+        if executor is None or isinstance(executor, ThreadPoolExecutor):
+            call = partial(_run_as, thread, call)
+        future = self._run_in_executor(executor, call, *args)
+        self.outside.add(thread)
         # In no node's name: its end counts even if the node was killed meanwhile.
         outside = Context()
         outside.run(NODE.set, None)
-        future.add_done_callback(self._on_inside, context=outside)
+        future.add_done_callback(lambda _: self.outside.discard(thread), context=outside)
         return future
 
-    def _on_inside(self, _: asyncio.Future[Any]) -> None:
-        self.outside -= 1
+    async def _run_sync_outside(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        thread = object()
+        with self._hold_by(thread):
+            return await self._run_sync(partial(_run_as, thread, call), *args, **options)
 
-    async def _run_sync_outside(self, *args: Any, **options: Any) -> Any:
-        with self.hold():
-            return await self._run_sync(*args, **options)
+    def _make_wait_of_thread(
+        self, loop: asyncio.AbstractEventLoop, end: float | None
+    ) -> blocking_call.ThreadWait:
+        if loop is not self.loop or _here.thread is None:
+            return blocking_call.ThreadWait()
+        return _Wait(self, _here.thread, end)
 
     # When nothing is ready
 
@@ -238,7 +301,7 @@ class VirtualTime:
         found = self.parts.select(0)
         if found or (timeout is not None and timeout <= 0):
             return found
-        while self.outside:
+        while self.outside - self.lent:
             if found := self.parts.select(1.0):
                 return found
         if self.parts.has_foreign_sockets and (found := self.parts.select(_PATIENCE)):

@@ -7,7 +7,6 @@ list of the test. Tests must not rely on anything else about a runner.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
@@ -153,9 +152,10 @@ async def states_of(handle: FlowHandle) -> dict[str, str]:
 
 async def wait_states(handle: FlowHandle, expected: Mapping[str, str], *, within: float = 60.0) -> None:
     """Wait until these steps are in these states."""
-    end = time.monotonic() + within
+    loop = asyncio.get_running_loop()
+    end = loop.time() + within
     while (
         found := {name: state for name, state in (await states_of(handle)).items() if name in expected}
     ) != (expected):
-        assert time.monotonic() < end, f"not within {within:g} s: {expected}, but {found}"
+        assert loop.time() < end, f"not within {within:g} s: {expected}, but {found}"
         await asyncio.sleep(0.002)

@@ -7,6 +7,7 @@ again moves it, too.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,11 +20,13 @@ from eventbus.testing.network import SCHEME, Network, VirtualConnector, VirtualW
 from eventbus.testing.server import TestServer
 from eventbus.testing.virtual_time import VirtualTime
 
-__all__ = ["VirtualWorld", "virtual", "virtual_by_mark"]
+__all__ = ["VirtualWorld", "is_virtual", "virtual", "virtual_by_mark"]
 
 
 _MOMENT = 0.0001
 """Seconds that an answer takes."""
+_BETWEEN = 0.005
+"""Seconds between two questions of one who waits for something."""
 
 
 class _Network(Network):
@@ -40,6 +43,22 @@ class VirtualWorld:
     def __init__(self, time: VirtualTime, network: Network) -> None:
         self.time = time
         self.network = network
+
+    async def settle(self) -> float | None:
+        """Return when nothing is due now; say when something is, in the loop's time."""
+        await self.time.settle()
+        return self.time.next_due()
+
+    def pause(self, due: float | None, end: float) -> float:
+        """Return the seconds for which one who asks again and again waits, up to `end` at most.
+
+        If nothing was due while the question was under way, it would have the same answer until something is,
+        which may be in a month.
+        """
+        if due is not None and due <= self.time.now:
+            return _BETWEEN
+        due = self.time.next_due()
+        return max(min(end if due is None else due, end) - self.time.now, _BETWEEN)
 
 
 @pytest.fixture
@@ -67,8 +86,14 @@ def _fail(main: asyncio.Task[Any]) -> None:
     waits.set_exception(error)
 
 
+def is_virtual(request: pytest.FixtureRequest) -> bool:
+    """Whether a test runs in virtual time: it has the mark, an event loop, and no mark `real`."""
+    marked = request.node.get_closest_marker("virtual") and not request.node.get_closest_marker("real")
+    return bool(marked) and inspect.iscoroutinefunction(request.function)
+
+
 @pytest.fixture(autouse=True)
 def virtual_by_mark(request: pytest.FixtureRequest) -> None:
     """Begin virtual time before all other fixtures of a test with the mark."""
-    if request.node.get_closest_marker("virtual"):
+    if is_virtual(request):
         request.getfixturevalue("virtual")

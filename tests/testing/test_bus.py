@@ -39,6 +39,7 @@ search = Event("search", payload=str, key=lambda _: "one")
 limited = Event("limited", payload=int, limit=Limit(rate="10/1m"))
 long = Event("long", payload=float, result=str)
 blocking = Event("blocking", payload=int, result=str)
+asking = Event("asking", payload=float | None, result=str)
 
 
 @provider.on(remind)
@@ -83,6 +84,15 @@ async def run_long(duration: float, ctx: EventContext) -> str:
 def run_blocking(_: int) -> str:
     time.sleep(0.01)
     return "from a thread"
+
+
+@provider.on(asking)
+def run_asking(patience: float | None) -> str:
+    emission = provider.sync.emit(pay, 3, reply_timeout=0)
+    try:
+        return emission.result(patience)
+    except TimeoutError:
+        return "not in time"
 
 
 @task()
@@ -255,6 +265,20 @@ async def test_time_stands_while_a_thread_works() -> None:
         began = bus.now
         assert await provider.emit(blocking, 0) == "from a thread"
         assert bus.now == began
+
+
+async def test_time_passes_while_a_thread_waits_for_an_emission() -> None:
+    async with TestBus(provider) as bus:
+        began = bus.now
+        assert await provider.emit(asking, None, reply_timeout=0) == "paid at attempt 3"
+        assert (bus.now - began).total_seconds() > 10
+
+
+async def test_the_patience_of_a_thread_is_one_in_virtual_time() -> None:
+    async with TestBus(provider) as bus:
+        began = bus.now
+        assert await provider.emit(asking, 5.0, reply_timeout=0) == "not in time"
+        assert (bus.now - began).total_seconds() == pytest.approx(5, abs=0.1)
 
 
 async def test_a_key_is_forgotten_after_its_time() -> None:

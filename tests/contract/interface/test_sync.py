@@ -353,7 +353,7 @@ async def test_a_call_that_a_closed_loop_never_heard_ends() -> None:
 
     call: Any = blocking_call._Call(loop, work())
     loop.call_soon_threadsafe(call.start)
-    waiting = asyncio.create_task(asyncio.to_thread(call.wait, None))
+    waiting = asyncio.create_task(asyncio.to_thread(call.wait))
     await asyncio.sleep(0)
     loop.close()  # a call that it has not run by then never runs
     with pytest.raises(ProviderStopped, match="event loop has ended"):

@@ -289,6 +289,17 @@ async def test_an_expiry_is_taken_back_or_moved_by_the_servers_own_rules(
     assert await channel.call("EXISTS", "key") == (0 if command[0] == "PEXPIRE" else 1)
 
 
+@pytest.mark.parametrize("form", _FORMS)
+async def test_what_is_left_of_an_expiry_is_virtual(channel_to: Open, form: str) -> None:
+    channel = channel_to()
+    await channel.call("SET", "key", "a", "PX", 60_000)
+    await channel.call("SET", "other", "a")
+    await asyncio.sleep(30)
+    assert await _send(channel, form, "PTTL", "key") == pytest.approx(30_000, abs=2)
+    assert await _send(channel, form, "PTTL", "other") == -1
+    assert await _send(channel, form, "PTTL", "none") == -2
+
+
 async def test_an_expiry_goes_along_with_a_renamed_key(channel_to: Open) -> None:
     channel = channel_to()
     await channel.call("SET", "key", "a", "PX", 60_000)

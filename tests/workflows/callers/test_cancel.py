@@ -12,6 +12,8 @@ from eventbus import EventProvider, HandlerError, Retry
 from workflows import FlowCancelled, StepContext, StepError, Workflow, WorkflowProvider
 from workflows.records.records import revive_flow
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 

@@ -9,6 +9,8 @@ import pytest
 from eventbus import DefinitionError, EventProvider, ProviderStopped
 from workflows import StepContext, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 

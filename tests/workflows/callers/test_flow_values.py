@@ -21,6 +21,8 @@ from workflows import (
     transition,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 CARD = "4111-1111-1111"
 

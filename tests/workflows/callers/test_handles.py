@@ -11,6 +11,8 @@ import pytest
 from eventbus import DefinitionError, EventProvider, UnknownJob
 from workflows import FlowHandle, StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 

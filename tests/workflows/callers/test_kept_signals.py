@@ -15,6 +15,8 @@ from eventbus import DefinitionError, EventProvider
 from eventbus.lowlevel import JobClient
 from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

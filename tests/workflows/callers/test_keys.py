@@ -12,6 +12,8 @@ from eventbus import EventProvider, Retry
 from eventbus.store.tree_store import Chunk, TreeStore, TreeVerdict
 from workflows import FlowCancelled, StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

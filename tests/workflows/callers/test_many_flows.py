@@ -24,6 +24,8 @@ from workflows import (
     transition,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

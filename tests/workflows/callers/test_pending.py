@@ -12,6 +12,8 @@ from eventbus import EventProvider, Retry
 from workflows import StepContext, Workflow, WorkflowProvider
 from workflows.records.report import FlowState
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 

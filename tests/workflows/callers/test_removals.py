@@ -11,6 +11,8 @@ import pytest
 from eventbus import EventProvider, Retry, UnknownJob, UsageError
 from workflows import StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 

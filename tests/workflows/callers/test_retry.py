@@ -23,6 +23,8 @@ from workflows import (
     WorkflowProvider,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

@@ -11,6 +11,8 @@ import pytest
 from eventbus import EventProvider, Retry
 from workflows import FlowCancelled, FlowHandle, Signal, StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 _ONCE = Retry(attempts=1)

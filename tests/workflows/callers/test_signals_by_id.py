@@ -26,6 +26,8 @@ from workflows import (
 )
 from workflows.testing import run_inline, start_inline
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 GO = Signal("go", Any)

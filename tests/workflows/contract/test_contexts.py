@@ -13,6 +13,8 @@ from workflows.definition.context import StepContext
 from workflows.definition.workflow import Workflow
 from workflows.errors import FlowError, StepError
 
+pytestmark = pytest.mark.virtual
+
 _ONCE = Retry(attempts=1)
 
 

@@ -31,7 +31,8 @@ Until = Callable[..., Awaitable[None]]
 
 ONCE = Retry(attempts=1)
 
-pytestmark = pytest.mark.usefixtures("logs")  # the tracebacks of all are long to print
+# The tracebacks of all are long to print.
+pytestmark = [pytest.mark.usefixtures("logs"), pytest.mark.virtual]
 
 
 EXITS = [SystemExit(0), KeyboardInterrupt()]

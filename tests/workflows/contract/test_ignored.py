@@ -11,6 +11,8 @@ from importable import process_steps
 from eventbus import DefinitionError, Retry
 from workflows import StepContext, StepError, StepFailed, Workflow, step
 
+pytestmark = pytest.mark.virtual
+
 _ONCE = Retry(attempts=1)
 _KINDS = {"refused": ConnectionError, "missing": FileNotFoundError, "wrong": ValueError}
 

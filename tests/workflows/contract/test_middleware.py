@@ -23,6 +23,8 @@ from workflows import (
 )
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 
 class Witness:
     """Middleware that notes what it is around."""

@@ -15,6 +15,8 @@ from workflows.definition.step import step
 from workflows.definition.workflow import Workflow
 from workflows.errors import StepError
 
+pytestmark = pytest.mark.virtual
+
 _ONCE = Retry(attempts=1)
 Log = list[Any]
 

@@ -12,6 +12,8 @@ from drivers.runners import FlowHandle, Runner, wait_states
 from eventbus import Retry
 from workflows import StepContext, StepError, Workflow
 
+pytestmark = pytest.mark.virtual
+
 
 async def _progress(handle: FlowHandle) -> dict[str, Any]:
     return {name: step.progress for name, step in (await handle.report()).steps.items()}
@@ -44,6 +46,7 @@ async def test_progress_of_async_steps_is_reported_while_they_run(runner: Runner
     assert await _progress(handle) == {"left": None, "right": None, "quiet": None}
 
 
+@pytest.mark.real  # its thread waits for what the test does later
 async def test_progress_of_threads_is_recorded_when_the_call_returns(runner: Runner) -> None:
     workflow = Workflow("tells-in-a-thread")
     told, go_on = asyncio.Event(), threading.Event()
@@ -66,6 +69,7 @@ async def test_progress_of_threads_is_recorded_when_the_call_returns(runner: Run
     await handle.result()
 
 
+@pytest.mark.real  # its thread waits for what the test does later
 async def test_a_thread_that_outlives_its_attempt_tells_nothing_about_the_next(runner: Runner) -> None:
     workflow = Workflow("outlives", retry=Retry(attempts=2, delay=0))
     go_on, done = threading.Event(), asyncio.Event()

@@ -14,6 +14,8 @@ from workflows.definition.workflow import Workflow
 from workflows.errors import FlowError, StepError
 from workflows.records.report import RollbackReport
 
+pytestmark = pytest.mark.virtual
+
 _ONCE = Retry(attempts=1)
 _SOON = Retry(attempts=3, delay=0.01)
 Log = list[Any]

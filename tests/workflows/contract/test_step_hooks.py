@@ -10,6 +10,8 @@ from drivers.runners import Runner
 from eventbus import DefinitionError, Retry, UsageError
 from workflows import StepContext, StepError, Workflow
 
+pytestmark = pytest.mark.virtual
+
 Log = list[Any]
 
 

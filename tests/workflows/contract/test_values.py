@@ -17,6 +17,8 @@ from workflows.definition.context import StepContext
 from workflows.definition.workflow import Workflow
 from workflows.errors import StepError
 
+pytestmark = pytest.mark.virtual
+
 _ONCE = Retry(attempts=1)
 
 

@@ -12,6 +12,8 @@ from drivers.runners import Runner, states_of, wait_states
 from eventbus import DefinitionError, PayloadError, Retry, SignalRefused
 from workflows import FlowCancelled, FlowTimeout, Signal, StepContext, StepError, Workflow
 
+pytestmark = pytest.mark.virtual
+
 _ONCE = Retry(attempts=1)
 
 

@@ -26,6 +26,8 @@ from eventbus import (
 from workflows import FlowContext, StepContext, Workflow, WorkflowProvider, durable
 from workflows.functions.endings import Asleep, Completed, Failed
 
+pytestmark = pytest.mark.virtual
+
 
 class OutOfStock(Exception):
     pass

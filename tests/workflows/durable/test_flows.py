@@ -27,6 +27,8 @@ from workflows import (
 )
 from workflows.records.entries import read_entries
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
@@ -274,7 +276,6 @@ async def test_a_flow_whose_worker_stops_goes_on_in_another_and_repeats_only_wha
     assert sorted(did[3:]) == ["held a", "held b", "hold a", "hold b"]
 
 
-@pytest.mark.slow
 async def test_a_flow_that_cannot_be_replayed_is_parked_and_goes_on_with_the_code_that_can(
     make_provider: MakeProvider, open_flows: OpenFlows, until: Until
 ) -> None:
@@ -324,7 +325,6 @@ async def test_a_signal_that_the_function_does_not_declare_is_refused_to_its_sen
     assert await flow.result(60) is True
 
 
-@pytest.mark.slow
 async def test_a_version_that_no_worker_knows_waits_for_one_that_does(open_flows: OpenFlows) -> None:
     @durable("order", version="2")
     async def newer(ctx: FlowContext[int]) -> str:

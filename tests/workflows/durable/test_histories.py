@@ -28,6 +28,8 @@ from workflows.functions.endings import Completed
 from workflows.functions.history_check import FlowHistory, redacted
 from workflows.testing import replay
 
+pytestmark = pytest.mark.virtual
+
 OpenFlows = Callable[..., Awaitable[WorkflowProvider]]
 
 go = Signal("go", int)

@@ -16,6 +16,8 @@ from workflows.functions.calls.kept import kept_entries
 from workflows.functions.endings import Completed, Failed
 from workflows.records.entries import Entry
 
+pytestmark = pytest.mark.virtual
+
 OpenFlows = Callable[..., Awaitable[WorkflowProvider]]
 
 did: list[str] = []

@@ -11,6 +11,8 @@ from eventbus import Later, Retry
 from workflows import FlowContext, WorkflowProvider, durable, task
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 OpenFlows = Callable[..., Awaitable[WorkflowProvider]]
 
 did: list[Any] = []

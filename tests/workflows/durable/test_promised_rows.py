@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+import pytest
 
 from eventbus import EventProvider, Retry
 from workflows import (
@@ -20,6 +21,8 @@ from workflows import (
     durable,
     task,
 )
+
+pytestmark = pytest.mark.virtual
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]

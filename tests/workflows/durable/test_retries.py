@@ -23,6 +23,8 @@ from workflows import (
 from workflows.records.entries import read_entries
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 did: list[str] = []

@@ -20,6 +20,8 @@ from workflows.functions.rollbacks import doubts_in
 from workflows.records.entries import Entry
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 MANY = 2_300
 go = Signal("go", str)
 

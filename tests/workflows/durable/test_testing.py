@@ -31,6 +31,8 @@ from workflows.functions.history_check import FlowHistory, redacted
 from workflows.functions.lint import lint
 from workflows.testing import replay, run_inline
 
+pytestmark = pytest.mark.virtual
+
 go = Signal("go", str)
 did: list[str] = []
 

@@ -12,6 +12,8 @@ import pytest
 from eventbus import DefinitionError, EventProvider, Retry
 from workflows import FlowContext, StepContext, Workflow, WorkflowProvider, durable, step, task
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 

@@ -12,6 +12,8 @@ import pytest
 from eventbus import EventProvider, Retry
 from workflows import StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

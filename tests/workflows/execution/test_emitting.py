@@ -10,6 +10,8 @@ import pytest
 from eventbus import EventContext, EventProvider, Retry
 from workflows import StepContext, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from eventbus import DefinitionError, EventProvider
 from workflows import ResultNotLoaded, StepContext, Workflow, WorkflowProvider
+
+pytestmark = pytest.mark.virtual
 
 
 async def test_far_results_are_loaded_when_they_are_asked_for(

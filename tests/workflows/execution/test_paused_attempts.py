@@ -11,6 +11,8 @@ import pytest
 from eventbus import EventProvider, Later, Limit, Retry
 from workflows import FlowHandle, StepContext, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 QUEUE = "workflow.checkout.steps/charge"

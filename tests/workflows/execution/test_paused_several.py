@@ -13,6 +13,8 @@ from importable import process_steps
 from eventbus import EventProvider, StoreError
 from workflows import StepContext, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 both = pytest.mark.parametrize("spread", [False, True], ids=["local", "spread"])
@@ -106,6 +108,7 @@ async def test_an_inner_step_of_a_sub_workflow_waits_and_the_flow_around_it_with
             assert await flows.provider.inspector.controls() == []
 
 
+@pytest.mark.real  # a process
 async def test_a_step_that_runs_in_a_process_waits_and_then_runs_there(make_provider: MakeProvider) -> None:
     flows = WorkflowProvider(make_provider())
     flows.register(process_steps.pictures)

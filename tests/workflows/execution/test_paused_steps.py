@@ -23,6 +23,8 @@ from workflows import (
 )
 from workflows.distributed.paused_steps import PausedSteps
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

@@ -13,6 +13,8 @@ import pytest
 from eventbus import DefinitionError, EventProvider, Limit, QueueControls
 from workflows import FlowContext, StepContext, Workflow, WorkflowProvider, durable, step, task
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 

@@ -25,6 +25,8 @@ from workflows import (
     transition,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

@@ -26,7 +26,7 @@ from workflows import FlowCancelled, FlowHandle, WorkflowProvider
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.virtual]
 
 _MOST = 100
 """Waits that no flow here needs."""

@@ -11,6 +11,8 @@ import pytest
 from eventbus import EventProvider, HandlerError, Retry
 from workflows import FlowCancelled, StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Admin = Callable[..., Any]
 Until = Callable[..., Awaitable[None]]

@@ -15,6 +15,8 @@ from drivers.records import change_record
 from eventbus import EventBusError, EventProvider, PayloadError, Retry, StoreCorrupt
 from workflows import FlowCancelled, FlowHandle, StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Admin = Callable[..., Any]
 
@@ -170,6 +172,7 @@ async def test_an_output_that_cannot_be_read_is_no_foreign_error(depot: Depot) -
 
 
 @pytest.mark.slow
+@pytest.mark.real  # works, and never waits
 @pytest.mark.parametrize("spread", [False, True], ids=["local", "spread"])
 @pytest.mark.parametrize("is_broken", [False, True], ids=["completed", "failed"])
 async def test_no_damage_of_any_key_of_a_flow_lets_a_foreign_error_out(

@@ -12,6 +12,8 @@ from drivers.records import read_record
 from eventbus import EventProvider, ResponseTimeout, UnknownJob
 from workflows import Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

@@ -11,8 +11,9 @@ from eventbus import EventProvider, Retry, StoreUnavailable
 from eventbus.store.store import Store
 from eventbus.store.tree_store import TreeStore
 from workflows import StepContext, Workflow, WorkflowProvider
-from workflows.distributed import worker_runtime
 from workflows.distributed.caches.result_cache import ResultCache
+
+pytestmark = pytest.mark.virtual
 
 _ONCE = Retry(attempts=1)
 
@@ -60,9 +61,6 @@ async def _undo(ctx: StepContext[Any], result: None) -> None:
 async def test_a_flow_with_one_attempt_outlives_a_server_that_is_away(
     make_provider: Callable[..., EventProvider], monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
-    monkeypatch.setattr(worker_runtime, "AWAY_MS", 10)
-    monkeypatch.setattr("workflows.distributed.step_consumer.AWAY_MS", 10)
-    monkeypatch.setattr("workflows.distributed.flow_consumer.AWAY_MS", 10)
     ran: list[str] = []
     provider = make_provider()
     flows = WorkflowProvider(provider)

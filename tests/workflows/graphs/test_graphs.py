@@ -30,6 +30,8 @@ from workflows.graphs.runs import graph_of_run
 from workflows.records.report import FlowReport, FlowTree, RollbackReport, StepReport
 from workflows.testing import start_inline
 
+pytestmark = pytest.mark.virtual
+
 Make = Callable[..., EventProvider]
 ONCE = Retry(attempts=1)
 

@@ -11,6 +11,8 @@ import pytest
 from eventbus import DefinitionError, EventProvider, PayloadError, Retry
 from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable
 
+pytestmark = pytest.mark.virtual
+
 Make = Callable[..., EventProvider]
 go = Signal("go", int)
 

@@ -13,6 +13,8 @@ import pytest
 from eventbus import EventProvider, Retry
 from workflows import Signal, StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 GO = Signal("go", int)

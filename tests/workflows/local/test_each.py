@@ -12,6 +12,8 @@ from drivers.runners import DistributedRunner, FlowHandle, InlineRunner, Runner,
 from eventbus import DefinitionError, EventProvider, Retry
 from workflows import FlowCancelled, StepContext, StepError, StepFailed, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 _ONCE = Retry(attempts=1)
 
 

@@ -10,6 +10,8 @@ import pytest
 from eventbus import EventProvider, Retry
 from workflows import StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 _ONCE = Retry(attempts=1)
 
 

@@ -15,6 +15,8 @@ from workflows.execution.graph_run import GraphRun
 from workflows.execution.step_run import StepRun
 from workflows.records.records import StepRecord
 
+pytestmark = pytest.mark.virtual
+
 
 class Driver:
     """Runs the functions of `acts`, and records what it is told to record; each record waits for its gate."""

@@ -13,6 +13,8 @@ from eventbus.lowlevel import Job, JobClient
 from workflows import StepContext, StepError, Workflow, WorkflowProvider
 from workflows.records.entries import read_entries
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

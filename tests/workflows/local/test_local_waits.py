@@ -16,6 +16,8 @@ from workflows import FlowHandle, Signal, StepContext, Workflow, WorkflowProvide
 from workflows.records.entries import read_entries
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 GO = Signal("go", int)

@@ -13,6 +13,8 @@ from drivers.logged_flows import Log, MakeProvider, add_logged, kinds_of, member
 from eventbus import HandlerError, Retry
 from workflows import StepContext, StepError, StepFailed, Workflow, step
 
+pytestmark = pytest.mark.virtual
+
 _ONCE = Retry(attempts=1)
 
 

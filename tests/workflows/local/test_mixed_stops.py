@@ -11,6 +11,8 @@ from drivers.logged_flows import Log, MakeProvider, add_logged, kinds_of, serve_
 from eventbus import Retry
 from workflows import FlowCancelled, StepContext, StepError, Workflow
 
+pytestmark = pytest.mark.virtual
+
 _ONCE = Retry(attempts=1)
 
 

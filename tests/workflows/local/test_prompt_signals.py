@@ -27,6 +27,8 @@ from workflows import (
 from workflows.distributed.functions import flow_recorder
 from workflows.distributed.pauses import local_inbox
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 GO = Signal("go", int)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from drivers.logged_flows import MakeProvider, kinds_of, members_of, serve_flows
 
 from eventbus import Retry
 from workflows import StepContext, Workflow
+
+pytestmark = pytest.mark.virtual
 
 _ONCE = Retry(attempts=1)
 

@@ -9,6 +9,8 @@ import pytest
 from eventbus.lowlevel import Places
 from workflows.distributed.step_slots import FlowSlots
 
+pytestmark = pytest.mark.virtual
+
 
 async def _begin(slots: FlowSlots) -> asyncio.Task[None]:
     task = asyncio.create_task(slots.wait())

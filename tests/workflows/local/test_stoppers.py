@@ -25,6 +25,8 @@ from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory, read_graph
 from workflows.records.records import FlowMessage
 
+pytestmark = pytest.mark.virtual
+
 _ERROR = '{"type":"ValueError","message":"no"}'
 _STALLED = '{"type":"StalledError","message":"its workers died","stalls":4}'
 _FIRST = Entry(kind="run", run=1, version="1", steps=("first", "away", "here", "last"))

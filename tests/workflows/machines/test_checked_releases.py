@@ -24,6 +24,8 @@ from workflows import (
 )
 from workflows.client.flow_check import CheckedFlow, check_release
 
+pytestmark = pytest.mark.virtual
+
 approval: Signal[bool] = Signal("approval", bool)
 
 

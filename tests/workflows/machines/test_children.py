@@ -22,6 +22,8 @@ from workflows import (
     transition,
 )
 
+pytestmark = pytest.mark.virtual
+
 Open = Callable[..., Awaitable[WorkflowProvider]]
 Until = Callable[..., Awaitable[None]]
 

@@ -19,6 +19,8 @@ from workflows import (
     transition,
 )
 
+pytestmark = pytest.mark.virtual
+
 
 class Failing(StateMachine[Draft], name="failing", start="a"):
     @transition("a", to="b")

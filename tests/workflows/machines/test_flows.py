@@ -5,7 +5,6 @@ process.
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -22,6 +21,8 @@ from workflows import (
     StateMachine,
     transition,
 )
+
+pytestmark = pytest.mark.virtual
 
 
 class Review(StateMachine[Draft], name="review", start="draft"):
@@ -259,16 +260,16 @@ async def test_of_a_trigger_and_the_timeout_of_its_flow_one_decides(open_flows: 
     it.
     """
     flows = await open_flows(Dated, lease=0.5)
-    began, some = list[float](), list[FlowHandle[Any]]()
+    loop, began, some = asyncio.get_running_loop(), list[float](), list[FlowHandle[Any]]()
     for _ in range(30):
-        began.append(time.monotonic())
+        began.append(loop.time())
         some.append(await flows.execute(Dated, Draft()))
     for flow in some:
         await stands_at(flow, "a", until)
 
     async def trigger(number: int) -> str:
         if number:  # around the time when the server ends the flows
-            await asyncio.sleep(began[number] + 3.2 + number * 0.02 - time.monotonic())
+            await asyncio.sleep(began[number] + 3.2 + number * 0.02 - loop.time())
         try:
             await some[number].trigger(Dated.take, number)
         except SignalRefused as error:

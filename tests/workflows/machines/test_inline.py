@@ -28,6 +28,8 @@ from workflows.inline.start import open_code
 from workflows.inline.triggers import InlineTriggers
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 
 class Draft(msgspec.Struct):
     value: int = 0

@@ -31,6 +31,8 @@ from workflows import (
 )
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 SHORT: dict[str, Any] = {"lease": 1, "grace": 1}
 """A flow's timeout has the lease added."""
 

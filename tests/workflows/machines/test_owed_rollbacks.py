@@ -22,6 +22,8 @@ from workflows import (
 )
 from workflows.machines.snapshot import NAMES, read_snapshot
 
+pytestmark = pytest.mark.virtual
+
 Cost = Callable[..., Awaitable[tuple[int, int]]]
 
 
@@ -108,6 +110,7 @@ def test_the_bound_is_a_number_of_its_range(most: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.real  # counts lines and bytes, also those of the virtual network
 async def test_what_is_owed_costs_a_claim_nothing_and_about_a_hundred_bytes_each(
     open_flows: Open, until: Until, admin: Callable[..., Any], prefix: str, cost: Cost
 ) -> None:

@@ -22,6 +22,8 @@ from eventbus.lowlevel import JobClient
 from workflows import END, FlowHandle, MachineContext, Settled, StateMachine, transition
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 
 class Walk(StateMachine[Draft], name="walk", start="a"):
     """Its transitions write down which instance they are called on: a pass has one of its own."""

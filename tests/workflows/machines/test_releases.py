@@ -10,6 +10,8 @@ import pytest
 from eventbus import EventProvider
 from workflows import END, MachineContext, StateMachine, WorkflowProvider, transition
 
+pytestmark = pytest.mark.virtual
+
 Open = Callable[..., Awaitable[WorkflowProvider]]
 Until = Callable[..., Awaitable[None]]
 

@@ -13,6 +13,8 @@ import pytest
 from eventbus import EventProvider, Retry
 from workflows import FlowCancelled, FlowTimeout, StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Logs = list[MutableMapping[str, Any]]
 

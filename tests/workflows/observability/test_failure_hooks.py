@@ -23,6 +23,8 @@ from workflows import (
     task,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

@@ -11,6 +11,8 @@ from drivers.telemetry.metering import Meters
 from eventbus import EventProvider, Retry
 from workflows import FlowContext, FlowError, StepContext, Workflow, WorkflowProvider, durable
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 

@@ -15,6 +15,8 @@ from eventbus import EventContext, EventProvider, Retry, Unrecoverable
 from eventbus.telemetry import spans as telemetry
 from workflows import FlowContext, StepContext, StepError, Workflow, WorkflowProvider, durable, task
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Spans = Callable[[], list[ReadableSpan]]
 
@@ -88,6 +90,7 @@ def _check_attributes(
     }
 
 
+@pytest.mark.real  # the address of a server
 async def test_a_flow_is_one_trace_in_which_steps_link_to_what_they_waited_for(
     make_provider: MakeProvider, spans: Spans
 ) -> None:

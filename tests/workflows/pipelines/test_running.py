@@ -13,6 +13,8 @@ from drivers.runners import Runner
 from eventbus import Retry
 from workflows import ConflictError, Pipeline, PipelineContext, StepError, Workflow
 
+pytestmark = pytest.mark.virtual
+
 
 class Given(msgspec.Struct):
     numbers: list[int]

@@ -22,6 +22,8 @@ from workflows import (
 )
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 paid = Signal("paid", int)

@@ -14,6 +14,8 @@ from drivers.runners import Runner
 from eventbus import Later, PayloadError, Retry, StoreRefused, UsageError
 from workflows import FlowCancelled, StepContext, StepError, Workflow
 
+pytestmark = pytest.mark.virtual
+
 Until = Callable[..., Awaitable[None]]
 
 
@@ -114,6 +116,7 @@ async def test_a_value_that_cannot_be_saved_or_read_back_is_refused(runner: Runn
     assert "expected at most 1048576 bytes" in errors[0]
 
 
+@pytest.mark.real  # its thread runs while time passes
 async def test_an_attempt_that_outlives_its_end_saves_nothing_for_the_next(
     runner: Runner, until: Until
 ) -> None:
@@ -174,6 +177,7 @@ async def test_rollbacks_and_hooks_have_nothing_saved(runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("reason", ["cancel", "timeout"])
+@pytest.mark.real  # its thread runs while time passes
 async def test_a_thread_hears_why_it_should_end(runner: Runner, until: Until, reason: str) -> None:
     workflow = Workflow[Any, Any]("grinds", retry=Retry(1))
     heard: list[Any] = []

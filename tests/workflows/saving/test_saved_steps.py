@@ -11,6 +11,8 @@ import pytest
 from eventbus import EventProvider, Later, Retry, StoreRefused
 from workflows import StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

@@ -23,6 +23,8 @@ from workflows import (
 )
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
@@ -123,6 +125,7 @@ async def grinds(ctx: FlowContext[str]) -> str:
 
 
 @pytest.mark.parametrize("reason", ["timeout", "cancel", "job"])
+@pytest.mark.real  # its thread runs while time passes
 async def test_a_thread_hears_why_it_should_end(flows: WorkflowProvider, until: Until, reason: str) -> None:
     flow = await flows.execute(grinds, reason)
     await until(began.is_set, "the thread runs")
@@ -168,6 +171,7 @@ async def undoes(ctx: FlowContext[None]) -> None:
     raise ValueError("down")
 
 
+@pytest.mark.real  # its thread runs while time passes
 async def test_an_attempt_that_has_ended_saves_nothing_and_a_rollback_has_none(
     flows: WorkflowProvider, until: Until
 ) -> None:

@@ -15,6 +15,8 @@ from workflows.execution import attempt
 from workflows.execution.attempt import Attempt, Ended, StillRuns, outlast
 from workflows.execution.environment import in_thread
 
+pytestmark = pytest.mark.virtual
+
 
 class _Function:
     """A function that waits, and ignores its cancellation several times."""

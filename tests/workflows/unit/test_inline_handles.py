@@ -26,6 +26,8 @@ from workflows import (
 from workflows.definition.flow_definition import definition_of
 from workflows.testing import InlineHandle, run_inline, start_inline
 
+pytestmark = pytest.mark.virtual
+
 Until = Callable[..., Awaitable[None]]
 
 _INLINE = [kind for kind in KINDS if "-" not in kind]

@@ -29,6 +29,8 @@ from workflows import (
 )
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 
 def make_starter(kind: str, row: Any) -> Any:
     """Return a machine that starts a flow of `row`, and ends with its result, or with the name of its

@@ -15,6 +15,8 @@ from drivers.kinds.running import Running, Until
 from eventbus import EventProvider, JobFailure, PayloadError, Retry
 from workflows import AttemptContext, FlowCancelled, StepError, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 
 def done_in(parts: Parts, *names: str) -> Callable[[], bool]:
     """Return whether these have run, in this order and nothing else."""

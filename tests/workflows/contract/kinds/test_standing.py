@@ -15,7 +15,7 @@ from eventbus import Retry
 from workflows import FlowCancelled, FlowHandle, StepError
 from workflows.testing import run_inline
 
-pytestmark = pytest.mark.needs("stands")
+pytestmark = [pytest.mark.needs("stands"), pytest.mark.virtual]
 
 SOON = Retry(attempts=3, delay=0.01)
 

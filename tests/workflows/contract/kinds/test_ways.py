@@ -15,6 +15,8 @@ from eventbus import HandlerError, Retry, UsageError
 from workflows import FlowTimeout, StepError
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 SOON = Retry(attempts=3, delay=0.01)
 
 

@@ -22,6 +22,8 @@ from workflows import (
     task,
 )
 
+pytestmark = pytest.mark.virtual
+
 OpenFlows = Callable[..., Awaitable[WorkflowProvider]]
 Until = Callable[..., Awaitable[None]]
 

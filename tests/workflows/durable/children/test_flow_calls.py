@@ -12,6 +12,8 @@ import pytest
 from eventbus import Event, Retry
 from workflows import FlowCancelled, FlowContext, Signal, StepError, WorkflowProvider, durable, step_key, task
 
+pytestmark = pytest.mark.virtual
+
 OpenFlows = Callable[..., Awaitable[WorkflowProvider]]
 Until = Callable[..., Awaitable[None]]
 

@@ -24,6 +24,8 @@ from workflows.records.records import FlowMessage
 from workflows.records.report import FlowStatus
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 OpenFlows = Callable[..., Awaitable[WorkflowProvider]]
 Until = Callable[..., Awaitable[None]]
 

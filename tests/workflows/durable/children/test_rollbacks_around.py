@@ -12,6 +12,8 @@ from eventbus.lowlevel import clock
 from workflows import FlowContext, FlowError, StepContext, Workflow, WorkflowProvider, durable, step, task
 from workflows.client.rollbacks_around import rollbacks_around
 
+pytestmark = pytest.mark.virtual
+
 OpenFlows = Callable[..., Awaitable[WorkflowProvider]]
 ONCE = Retry(attempts=1)
 

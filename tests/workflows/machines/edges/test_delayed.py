@@ -24,6 +24,8 @@ from workflows import (
 )
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 
 class Subscription(StateMachine[Draft], name="subscription", start="active"):
     @transition("active", to="active", delay=0.1)

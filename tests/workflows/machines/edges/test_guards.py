@@ -12,6 +12,8 @@ from eventbus import Retry
 from workflows import END, MachineContext, StateMachine, transition
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 
 class Sorting(StateMachine[Draft], name="sorting", start="a"):
     @transition("a", to="sent", retry=Retry(attempts=2, delay=0.01), error_place="broken")

@@ -14,6 +14,8 @@ from eventbus import Retry, Unrecoverable
 from workflows import END, FlowContext, MachineContext, Settled, StateMachine, durable, transition
 from workflows.machines.choosing import Chooser
 
+pytestmark = pytest.mark.virtual
+
 
 @durable("sleeper")
 async def sleeper(ctx: FlowContext[float]) -> float:

@@ -8,6 +8,8 @@ from drivers.machines.acting import Draft, Open, Until, broken, stands_at
 from eventbus import Retry
 from workflows import END, FlowCancelled, MachineContext, StateMachine, transition
 
+pytestmark = pytest.mark.virtual
+
 keys: list[str] = []
 
 

@@ -10,6 +10,8 @@ from drivers.machines.acting import Draft, Open, Until, broken, stands_at
 from eventbus import SignalRefused, UsageError
 from workflows import END, FlowContext, FlowHandle, MachineContext, Settled, StateMachine, durable, transition
 
+pytestmark = pytest.mark.virtual
+
 MIB = 1 << 20
 
 
