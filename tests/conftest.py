@@ -17,7 +17,7 @@ import leaks
 import pytest
 import structlog
 from drivers.hanging import pytest_pyfunc_call, pytest_timeout_set_timer
-from drivers.virtual import virtual, virtual_by_mark
+from drivers.virtual import is_virtual, virtual, virtual_by_mark
 from hypothesis import HealthCheck, settings
 
 from eventbus import EventProvider
@@ -100,7 +100,7 @@ def prefix() -> str:
 @pytest.fixture
 def test_url(request: pytest.FixtureRequest, prefix: str) -> str:
     """The URL of the server for one test: the shared one, or the virtual one of a test with that mark."""
-    if request.node.get_closest_marker("virtual"):
+    if is_virtual(request):
         return f"virtual://{prefix}"
     return request.getfixturevalue("server_url")
 
@@ -182,8 +182,12 @@ def until() -> Callable[..., Awaitable[None]]:
 
 
 @pytest.fixture
-def standstill(admin: Callable[..., Any]) -> Callable[[], AbstractContextManager[None]]:
-    """Let the shared server do nothing, as one that is reached by nobody, until the context is left."""
+def standstill(
+    request: pytest.FixtureRequest, admin: Callable[..., Any]
+) -> Callable[[], AbstractContextManager[None]]:
+    """Let the server of the test do nothing, as one that is reached by nobody, until the context is left."""
+    if is_virtual(request):
+        return request.getfixturevalue("virtual").network.stand_still
     facts = dict(line.partition(":")[::2] for line in admin("INFO", "server").splitlines())
 
     @contextmanager
@@ -225,7 +229,7 @@ def nothing_is_left(request: pytest.FixtureRequest, watchers: dict[str, Any]) ->
     """Fail a test that leaves something behind (see `leaks`). It is set up first, so it checks last."""
     client: Any = None
     url = ""
-    if request.node.get_closest_marker("virtual"):
+    if is_virtual(request):
         url = f"unix://{TestServer.get().address}"
     elif "server_url" in request.fixturenames or "test_url" in request.fixturenames:
         url = request.getfixturevalue("server_url")

@@ -315,7 +315,8 @@ class Network:
             case "FCALL":
                 return (*command, now_us)
             case "EVALSHA" | "EVAL":
-                source = _sources().get(command[1], command[1])
+                script = command[1].decode() if isinstance(command[1], bytes) else command[1]
+                source = _sources().get(script, script)
                 return ("EVAL", f"{_shim()}{_TAKE}{source}", *command[2:], now_us)
             case "FUNCTION" if command[1] == "LOAD":
                 first, _, rest = command[2].partition("\n")

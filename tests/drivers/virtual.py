@@ -7,8 +7,11 @@ again moves it, too.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,7 +22,7 @@ from eventbus.testing.network import SCHEME, Network, VirtualConnector, VirtualW
 from eventbus.testing.server import TestServer
 from eventbus.testing.virtual_time import VirtualTime
 
-__all__ = ["VirtualWorld", "virtual", "virtual_by_mark"]
+__all__ = ["VirtualWorld", "is_virtual", "virtual", "virtual_by_mark"]
 
 
 _MOMENT = 0.0001
@@ -27,30 +30,85 @@ _MOMENT = 0.0001
 
 
 class _Network(Network):
-    """Answers come a moment later."""
+    """Answers come a moment later, but at once while a thread is at work: it may wait for them, and time
+    stands.
+    """
+
+    def __init__(self, time: VirtualTime, server: TestServer) -> None:
+        super().__init__(time, server)
+        self._answers: deque[tuple[VirtualWire, Any]] = deque()
+        self._stands = False
 
     def answer(self, wire: VirtualWire, reply: Any) -> None:
-        context = self._context.copy()
-        self._time.loop.call_later(_MOMENT, super().answer, wire, reply, context=context)
+        self._answers.append((wire, reply))
+        self._time.loop.call_later(_MOMENT, self._bring_next, context=self._context.copy())
+
+    def _bring_next(self) -> None:
+        if self._answers:
+            super().answer(*self._answers.popleft())
+
+    def bring_all(self) -> bool:
+        """Bring what has been answered, in its order; returns whether there was anything."""
+        is_any = bool(self._answers)
+        while self._answers:
+            self._bring_next()
+        return is_any
+
+    @contextmanager
+    def stand_still(self) -> Generator[None]:
+        """Let the server do nothing, until the context is left."""
+        self._stands = True
+        try:
+            yield
+        finally:
+            self._stands = False
+            self._flush_soon()
+
+    def _flush(self) -> None:
+        if self._stands:
+            self._is_flush_due = False
+        else:
+            super()._flush()
+
+
+class _Time(VirtualTime):
+    """Lets the network hurry while a thread is at work."""
+
+    network: _Network
+
+    def _wait(self, timeout: float | None = None) -> list[Any]:
+        if self.outside and self.network.bring_all():
+            return self.parts.select(0)
+        return super()._wait(timeout)
 
 
 class VirtualWorld:
     """The time and the network of one test."""
 
-    def __init__(self, time: VirtualTime, network: Network) -> None:
+    def __init__(self, time: VirtualTime, network: _Network) -> None:
         self.time = time
         self.network = network
+
+    def take_server_away(self) -> None:
+        """Cut all connections, and let nobody reach the server until `bring_server_back`."""
+        self.network.is_away = True
+        self.network.lose_connections()
+
+    def bring_server_back(self) -> None:
+        """Let the server be reached again, with all that it had."""
+        self.network.is_away = False
 
 
 @pytest.fixture
 async def virtual() -> AsyncIterator[VirtualWorld]:
     """Virtual time in the loop of this test. It never leaps, because the tests look at upkeep, too."""
-    world_time = VirtualTime(start=int(time.time()), leaps=False)
+    world_time = _Time(start=int(time.time()), leaps=False)
     server = TestServer.get()
     world_time.install()
     try:
         server.clean()
-        world = VirtualWorld(world_time, _Network(world_time, server))
+        world_time.network = _Network(world_time, server)
+        world = VirtualWorld(world_time, world_time.network)
         add_scheme(SCHEME, lambda url: VirtualConnector(url, world.network))
         main: Any = asyncio.current_task()
         world_time.on_standstill = lambda: _fail(main)
@@ -67,8 +125,14 @@ def _fail(main: asyncio.Task[Any]) -> None:
     waits.set_exception(error)
 
 
+def is_virtual(request: pytest.FixtureRequest) -> bool:
+    """Whether a test runs in virtual time: it has the mark, an event loop, and no mark `real`."""
+    marked = request.node.get_closest_marker("virtual") and not request.node.get_closest_marker("real")
+    return bool(marked) and inspect.iscoroutinefunction(request.function)
+
+
 @pytest.fixture(autouse=True)
 def virtual_by_mark(request: pytest.FixtureRequest) -> None:
     """Begin virtual time before all other fixtures of a test with the mark."""
-    if request.node.get_closest_marker("virtual"):
+    if is_virtual(request):
         request.getfixturevalue("virtual")

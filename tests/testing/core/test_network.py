@@ -369,6 +369,13 @@ def test_each_command_that_reads_the_time_is_one_that_the_kit_gives_the_virtual_
     assert found[".py"] & _OF_TIME <= {"TIME", "EXPIRE", "PEXPIRE"}
 
 
+@pytest.mark.parametrize("script", ["return redis.call('TIME')[1]", b"return redis.call('TIME')[1]"])
+async def test_a_script_may_come_as_text_or_as_bytes(network: Network, script: str | bytes) -> None:
+    connection = VirtualConnector("virtual://t", network).open_blocking(name="t", timeout=1)
+    connection.send_command("EVAL", script, 0)
+    assert connection.read_response() == str(START)
+
+
 async def test_an_error_of_the_store_is_the_one_of_production(channel_to: Open, network: Network) -> None:
     channel = channel_to()
     await channel.call("PING")
