@@ -321,7 +321,7 @@ class Network:
             case "FUNCTION" if command[1] == "LOAD":
                 first, _, rest = command[2].partition("\n")
                 return ("FUNCTION", "LOAD", "REPLACE", f"{first}\n{_shim()}{_TAKE_FOR_FUNCTIONS}{rest}")
-            case "TIME" | "EXPIRE" | "PEXPIRE":
+            case "TIME" | "EXPIRE" | "PEXPIRE" | "TTL" | "PTTL":
                 return self._as_script(command, now_us)
             case "SET" if "PX" in command or "EX" in command:
                 return self._as_script(command, now_us)

@@ -38,6 +38,19 @@ function shim.EXPIRE(key, seconds, ...)
   return shim.PEXPIRE(key, tonumber(seconds) * 1000, ...)
 end
 
+-- For tests that ask how long a key has: the packages never do.
+function shim.PTTL(key)
+  local deadline = real().call('PEXPIRETIME', key)
+  if deadline < 0 then return deadline end
+  return deadline - FAR - math.floor(shim.now / 1000)
+end
+
+function shim.TTL(key)
+  local ms = shim.PTTL(key)
+  if ms < 0 then return ms end
+  return math.floor((ms + 500) / 1000)
+end
+
 function shim.SET(key, value, ...)
   local given, deadline = { ... }, nil
   for at, word in ipairs(given) do

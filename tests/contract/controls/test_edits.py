@@ -10,6 +10,8 @@ import pytest
 from eventbus import Event, EventProvider, PayloadError, Retry, UnknownJob, UsageError
 from workflows import StepContext, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

@@ -289,6 +289,18 @@ async def test_an_expiry_is_taken_back_or_moved_by_the_servers_own_rules(
     assert await channel.call("EXISTS", "key") == (0 if command[0] == "PEXPIRE" else 1)
 
 
+@pytest.mark.parametrize("form", _FORMS)
+async def test_how_long_a_key_has_is_told_in_the_virtual_time(channel_to: Open, form: str) -> None:
+    channel = channel_to()
+    for key in ("short", "kept"):
+        await channel.call("SET", key, "a")
+    await channel.call("PEXPIRE", "short", 60_000)
+    await asyncio.sleep(20)
+    assert await _send(channel, form, "PTTL", "short") == 40_000
+    assert await _send(channel, form, "TTL", "short") == 40
+    assert [await _send(channel, form, "PTTL", key) for key in ("kept", "none")] == [-1, -2]
+
+
 async def test_an_expiry_goes_along_with_a_renamed_key(channel_to: Open) -> None:
     channel = channel_to()
     await channel.call("SET", "key", "a", "PX", 60_000)
