@@ -15,8 +15,6 @@ from eventbus.engine.operations import operation_runner
 from eventbus.engine.operations.operation_runner import OperationRunner
 from eventbus.store.store import Store
 
-pytestmark = pytest.mark.virtual
-
 MakeProvider = Callable[..., EventProvider]
 
 
