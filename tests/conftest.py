@@ -184,8 +184,12 @@ def until(request: pytest.FixtureRequest) -> Callable[..., Awaitable[None]]:
 
 
 @pytest.fixture
-def standstill(admin: Callable[..., Any]) -> Callable[[], AbstractContextManager[None]]:
-    """Let the shared server do nothing, as one that is reached by nobody, until the context is left."""
+def standstill(
+    request: pytest.FixtureRequest, admin: Callable[..., Any]
+) -> Callable[[], AbstractContextManager[None]]:
+    """Let the server of the test do nothing, as one that is reached by nobody, until the context is left."""
+    if is_virtual(request):
+        return request.getfixturevalue("virtual").network.stand_still
     facts = dict(line.partition(":")[::2] for line in admin("INFO", "server").splitlines())
 
     @contextmanager

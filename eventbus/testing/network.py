@@ -315,13 +315,13 @@ class Network:
             case "FCALL":
                 return (*command, now_us)
             case "EVALSHA" | "EVAL":
-                given = command[1].decode() if isinstance(command[1], bytes) else command[1]
-                source = _sources().get(given, given)
+                script = command[1].decode() if isinstance(command[1], bytes) else command[1]
+                source = _sources().get(script, script)
                 return ("EVAL", f"{_shim()}{_TAKE}{source}", *command[2:], now_us)
             case "FUNCTION" if command[1] == "LOAD":
                 first, _, rest = command[2].partition("\n")
                 return ("FUNCTION", "LOAD", "REPLACE", f"{first}\n{_shim()}{_TAKE_FOR_FUNCTIONS}{rest}")
-            case "TIME" | "EXPIRE" | "PEXPIRE" | "PTTL":
+            case "TIME" | "EXPIRE" | "PEXPIRE" | "TTL" | "PTTL":
                 return self._as_script(command, now_us)
             case "SET" if "PX" in command or "EX" in command:
                 return self._as_script(command, now_us)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -30,17 +32,62 @@ _BETWEEN = 0.005
 
 
 class _Network(Network):
-    """Answers come a moment later."""
+    """Answers come a moment later, but at once while a thread is at work: it may wait for them, and time
+    stands.
+    """
+
+    def __init__(self, time: VirtualTime, server: TestServer) -> None:
+        super().__init__(time, server)
+        self._answers: deque[tuple[VirtualWire, Any]] = deque()
+        self._stands = False
 
     def answer(self, wire: VirtualWire, reply: Any) -> None:
-        context = self._context.copy()
-        self._time.loop.call_later(_MOMENT, super().answer, wire, reply, context=context)
+        self._answers.append((wire, reply))
+        self._time.loop.call_later(_MOMENT, self._bring_next, context=self._context.copy())
+
+    def _bring_next(self) -> None:
+        if self._answers:
+            super().answer(*self._answers.popleft())
+
+    def bring_all(self) -> bool:
+        """Bring what has been answered, in its order; returns whether there was anything."""
+        is_any = bool(self._answers)
+        while self._answers:
+            self._bring_next()
+        return is_any
+
+    @contextmanager
+    def stand_still(self) -> Generator[None]:
+        """Let the server do nothing, until the context is left."""
+        self._stands = True
+        try:
+            yield
+        finally:
+            self._stands = False
+            self._flush_soon()
+
+    def _flush(self) -> None:
+        if self._stands:
+            self._is_flush_due = False
+        else:
+            super()._flush()
+
+
+class _Time(VirtualTime):
+    """Lets the network hurry while a thread is at work."""
+
+    network: _Network
+
+    def _wait(self, timeout: float | None = None) -> list[Any]:
+        if self.outside and self.network.bring_all():
+            return self.parts.select(0)
+        return super()._wait(timeout)
 
 
 class VirtualWorld:
     """The time and the network of one test."""
 
-    def __init__(self, time: VirtualTime, network: Network) -> None:
+    def __init__(self, time: VirtualTime, network: _Network) -> None:
         self.time = time
         self.network = network
 
@@ -60,16 +107,26 @@ class VirtualWorld:
         due = self.time.next_due()
         return max(min(end if due is None else due, end) - self.time.now, _BETWEEN)
 
+    def take_server_away(self) -> None:
+        """Cut all connections, and let nobody reach the server until `bring_server_back`."""
+        self.network.is_away = True
+        self.network.lose_connections()
+
+    def bring_server_back(self) -> None:
+        """Let the server be reached again, with all that it had."""
+        self.network.is_away = False
+
 
 @pytest.fixture
 async def virtual() -> AsyncIterator[VirtualWorld]:
     """Virtual time in the loop of this test. It never leaps, because the tests look at upkeep, too."""
-    world_time = VirtualTime(start=int(time.time()), leaps=False)
+    world_time = _Time(start=int(time.time()), leaps=False)
     server = TestServer.get()
     world_time.install()
     try:
         server.clean()
-        world = VirtualWorld(world_time, _Network(world_time, server))
+        world_time.network = _Network(world_time, server)
+        world = VirtualWorld(world_time, world_time.network)
         add_scheme(SCHEME, lambda url: VirtualConnector(url, world.network))
         main: Any = asyncio.current_task()
         world_time.on_standstill = lambda: _fail(main)

@@ -12,6 +12,8 @@ from eventbus import EventProvider
 from eventbus.errors import StoreUnavailable
 from eventbus.store.lease_store import LeaseStore
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 

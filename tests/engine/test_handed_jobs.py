@@ -15,6 +15,8 @@ from eventbus.engine.presence import pool_of
 from eventbus.model.message import encode_bare
 from eventbus.store.connection.wake_reader import WakeReader
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Logs = list[MutableMapping[str, Any]]

@@ -12,6 +12,8 @@ from eventbus import EventProvider, JobCancelled
 from eventbus.engine.executor import Executor
 from workflows import FlowCancelled, FlowContext, StepContext, Workflow, WorkflowProvider, durable, task
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

@@ -18,6 +18,8 @@ from eventbus import EventContext, EventProvider, StalledError
 from eventbus.engine.lease_keeper import LeaseKeeper
 from eventbus.errors import StoreUnavailable
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Logs = list[MutableMapping[str, Any]]
@@ -54,6 +56,7 @@ async def emitter(make_provider: MakeProvider) -> AsyncIterator[EventProvider]:
         yield emitter
 
 
+@pytest.mark.real
 async def test_a_blocked_event_loop_keeps_its_job_and_the_log_shows_what_blocks_it(
     make_provider: MakeProvider, emitter: EventProvider, logs: Logs
 ) -> None:
@@ -80,6 +83,7 @@ async def test_a_blocked_event_loop_keeps_its_job_and_the_log_shows_what_blocks_
     assert not [each for each in logs if "stalled" in each["event"]]
 
 
+@pytest.mark.real
 async def test_what_blocks_in_a_task_of_a_handler_is_told_as_its_job(
     make_provider: MakeProvider, emitter: EventProvider, logs: Logs
 ) -> None:
@@ -104,6 +108,7 @@ async def test_what_blocks_in_a_task_of_a_handler_is_told_as_its_job(
         assert entry["running"] == [f"event.ask {emission.job_id}"]
 
 
+@pytest.mark.real
 async def test_what_blocks_outside_of_any_job_is_told_with_some_of_those_that_run(
     make_provider: MakeProvider, emitter: EventProvider, logs: Logs
 ) -> None:
@@ -132,6 +137,7 @@ async def test_what_blocks_outside_of_any_job_is_told_with_some_of_those_that_ru
     assert set(entry["running"]) < {f"event.ask {each.job_id}" for each in emissions}
 
 
+@pytest.mark.real
 @pytest.mark.slow
 async def test_a_loop_that_hangs_too_long_gives_its_job_up(
     make_provider: MakeProvider, emitter: EventProvider
@@ -315,6 +321,7 @@ async def test_a_renewal_that_overtakes_an_attempt_does_not_hit_the_next_one(
     assert tokens[0] != tokens[1]
 
 
+@pytest.mark.real
 async def test_a_renewal_that_gets_no_answer_is_tried_again(
     make_provider: MakeProvider, emitter: EventProvider, logs: Logs, until: Until, admin: Callable[..., Any]
 ) -> None:

@@ -13,6 +13,8 @@ from eventbus.engine import presence
 from eventbus.store.presence_store import PresenceStore
 from eventbus.store.store import Store
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Count = Callable[[str], Awaitable[int]]

@@ -17,6 +17,8 @@ from eventbus.engine.executor import MAX_ABANDONED
 from eventbus.store.scripting.script_rows import StallRow
 from eventbus.store.store import Store
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Logs = list[MutableMapping[str, Any]]
@@ -209,7 +211,6 @@ async def test_a_worker_whose_handlers_ignore_their_cancellation_ends(
     assert [each for each in logs if each["log_level"] == "critical"]
 
 
-@pytest.mark.slow
 async def test_what_could_not_be_settled_at_the_stop_is_left_to_rescue_with_a_word(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:

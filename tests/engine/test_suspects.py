@@ -8,9 +8,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from drivers.records import make_suspect
 
 from eventbus import EventContext, EventProvider
+
+pytestmark = pytest.mark.virtual
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]

@@ -10,6 +10,8 @@ import pytest
 
 from eventbus import EventProvider, StoreError, StoreRefused, StoreUnavailable
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 

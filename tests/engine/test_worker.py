@@ -16,6 +16,8 @@ from eventbus.engine.executor import Executor
 from eventbus.store.connection.connector import Connector
 from eventbus.store.embedded.server import EmbeddedServer
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Admin = Callable[..., Any]
@@ -28,6 +30,7 @@ async def _enqueue(provider: EventProvider, event: str, count: int) -> list[Any]
     return emissions
 
 
+@pytest.mark.real
 async def test_a_hot_queue_starves_none_of_two_hundred(make_provider: MakeProvider) -> None:
     provider = make_provider(max_concurrency=10)
     started: list[str] = []
@@ -67,7 +70,7 @@ async def test_the_limits_of_handlers_and_of_the_process_hold(make_provider: Mak
     provider.on("five", concurrency=5)(run)
     provider.on("many", concurrency=100)(run)
     async with provider:
-        emissions = [each for name in ("one", "five", "many") for each in await _enqueue(provider, name, 150)]
+        emissions = [each for name in ("one", "five", "many") for each in await _enqueue(provider, name, 60)]
         async with provider.worker():
             for each in emissions:
                 await each
@@ -209,6 +212,7 @@ async def test_a_worker_that_stops_wakes_another_that_learns_when_a_job_is_due(
         assert admin("ZRANGE", wakes, 0, -1) == ["event.ask"]
 
 
+@pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.parametrize(("scripting", "forgotten"), [("eval", "SCRIPT"), ("functions", "FUNCTION")])
 async def test_scripts_that_the_server_forgot_are_loaded_again_under_load(
@@ -275,6 +279,7 @@ def _runs_a_job(work: Any) -> bool:
     return getattr(work, "cr_code", None) is Executor._run.__code__  # pyright: ignore[reportPrivateUsage]
 
 
+@pytest.mark.real
 @pytest.mark.slow
 async def test_an_idle_worker_sends_two_commands_a_second_at_most() -> None:
     server = EmbeddedServer(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from eventbus import Event, EventProvider, PayloadError, Retry, UnknownJob, UsageError
 from workflows import StepContext, Workflow, WorkflowProvider
+
+pytestmark = pytest.mark.virtual
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
@@ -34,8 +37,8 @@ async def test_a_delayed_job_and_a_retry_run_at_once(make_provider: MakeProvider
         async def waits() -> bool:
             return (await provider.inspector.job(shaky.job_id)).state == "delayed"
 
-        while not await waits():
-            pass
+        while not await waits():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         assert await provider.inspector.promote(shaky.job_id)
         assert await shaky == 10
         assert not await provider.inspector.promote(shaky.job_id)

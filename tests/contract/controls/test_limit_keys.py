@@ -13,6 +13,8 @@ import pytest
 
 from eventbus import DefinitionError, Event, EventProvider, Limit, PayloadError
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

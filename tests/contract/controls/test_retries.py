@@ -12,6 +12,8 @@ from eventbus import DefinitionError, EventProvider, JobCancelled, Retry, Unknow
 from eventbus.store.overview import retrial
 from workflows import FlowContext, WorkflowProvider, durable
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 _ONCE = Retry(attempts=1)

@@ -20,6 +20,8 @@ from eventbus import (
     UnknownJob,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Logs = list[MutableMapping[str, Any]]
@@ -165,6 +167,7 @@ async def test_a_handler_that_completes_all_the_same_is_recorded_as_cancelled(
             await emission
 
 
+@pytest.mark.real
 async def test_the_waiting_for_a_thread_ends_with_its_job(make_provider: MakeProvider) -> None:
     provider = make_provider()
     began, gate = threading.Event(), threading.Event()
@@ -241,6 +244,7 @@ async def test_what_was_never_there_and_what_was_not_sent(make_provider: MakePro
         assert await first.cancel()
 
 
+@pytest.mark.real
 async def test_threads_cancel_too(make_provider: MakeProvider) -> None:
     async with make_provider() as provider:
 

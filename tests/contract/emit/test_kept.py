@@ -13,6 +13,8 @@ from eventbus import DefinitionError, Event, EventProvider, HandlerError, Keep, 
 from eventbus.lowlevel import Member, Tree
 from workflows import FlowContext, StepContext, StepError, Workflow, WorkflowProvider, durable
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 
@@ -31,7 +33,6 @@ async def _gone(provider: EventProvider, *job_ids: str) -> None:
                 await asyncio.sleep(0.05)
 
 
-@pytest.mark.slow
 async def test_an_event_that_keeps_nothing_gives_each_outcome_and_then_forgets_it(
     make_provider: MakeProvider,
 ) -> None:
@@ -66,7 +67,6 @@ async def test_an_age_of_nothing_keeps_nothing_as_a_count_does(
         await _gone(provider, emission.job_id)
 
 
-@pytest.mark.slow
 async def test_an_emission_goes_before_its_event_and_its_event_before_the_provider(
     make_provider: MakeProvider,
 ) -> None:
@@ -86,7 +86,6 @@ async def test_an_emission_goes_before_its_event_and_its_event_before_the_provid
         assert not await _is_gone(provider, failed.job_id), "it stays for two minutes, whatever is said"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("spread", [False, True])
 async def test_a_workflow_says_how_long_its_flows_are_kept_with_all_that_belongs_to_them(
     make_provider: MakeProvider, admin: Callable[..., Any], prefix: str, *, spread: bool
@@ -133,7 +132,6 @@ async def _kept(ctx: FlowContext[int]) -> int:
     return ctx.input
 
 
-@pytest.mark.slow
 async def test_a_durable_function_says_it_too(make_provider: MakeProvider) -> None:
     provider = make_provider()
     flows = WorkflowProvider(provider)
@@ -144,7 +142,6 @@ async def test_a_durable_function_says_it_too(make_provider: MakeProvider) -> No
         await _gone(provider, handle.id)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("spread", [False, True])
 async def test_a_single_flow_goes_before_its_workflow(make_provider: MakeProvider, *, spread: bool) -> None:
     provider = make_provider(retry=Retry(attempts=1))
@@ -177,7 +174,6 @@ async def test_a_single_flow_goes_before_its_workflow(make_provider: MakeProvide
         assert [await _is_gone(provider, each.id) for each in [*kept, failed]] == [False] * 4
 
 
-@pytest.mark.slow
 async def test_a_retry_by_hand_leaves_the_time_of_a_flow(make_provider: MakeProvider) -> None:
     provider, may_divide = make_provider(), list[int]()
     flows = WorkflowProvider(provider)

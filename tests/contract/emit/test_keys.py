@@ -20,6 +20,8 @@ from eventbus import (
     Retry,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
@@ -190,7 +192,6 @@ async def test_any_text_may_be_a_key(make_provider: MakeProvider, key: str) -> N
     assert runs == [0, 5]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("by", ["emit", "result"])
 async def test_who_is_not_listed_among_a_thousand_waiters_asks_for_the_outcome(
     make_provider: MakeProvider,

@@ -16,6 +16,8 @@ from eventbus.store.scripting.packing import AddRows
 from eventbus.store.store import Store
 from eventbus.store.tree_store import TreeStore
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

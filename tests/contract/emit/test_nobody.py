@@ -10,6 +10,8 @@ import pytest
 
 from eventbus import Event, EventProvider, NoWorker, UnknownJob
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Logs = list[MutableMapping[str, Any]]
 

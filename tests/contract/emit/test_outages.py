@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from typing import Any
 
 import pytest
-import redis
 from drivers.lowlevel import Mine, Reading
-from drivers.servers import Server, free_port
+from drivers.virtual import VirtualWorld
 
 from eventbus import Emission, EmitError, EventProvider, ProviderStopped
 from eventbus.emit import emitter, send_buffer
@@ -20,27 +19,20 @@ from eventbus.model import clock
 from eventbus.store.connection import retrying
 from eventbus.store.tree_store import TreeStore
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 _KB = "x" * 1000
 
 
 @pytest.fixture
-def away() -> Iterator[Server]:
-    """A server that the test kills and starts again."""
-    server = Server(port=free_port())
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-async def provider(make_provider: MakeProvider, away: Server) -> AsyncIterator[EventProvider]:
-    """A provider that has emitted, and whose server has died."""
-    provider = make_provider(url=away.url)
+async def provider(make_provider: MakeProvider, virtual: VirtualWorld) -> AsyncIterator[EventProvider]:
+    """A provider that has emitted, and whose server has gone."""
+    provider = make_provider()
     async with provider:
         await provider.emit("first", reply=False)
-        away.kill()
+        virtual.take_server_away()
         yield provider
 
 
@@ -134,33 +126,33 @@ async def test_what_nobody_awaits_is_logged_once_and_not_for_each_emission(
 
 
 async def test_a_later_deadline_goes_on_in_its_place(
-    provider: EventProvider, away: Server, prefix: str
+    provider: EventProvider, virtual: VirtualWorld, prefix: str
 ) -> None:
     """The first call is sent again without those that ended; its rest still goes before the other calls."""
     short = [provider.emit("ask", n, reply_timeout=0.1) for n in range(100)]
     others = [provider.emit("ask", n, reply=False) for n in range(100, 1500)]
     assert {type(each) for each in await asyncio.gather(*short, return_exceptions=True)} == {EmitError}
-    away.start()
+    virtual.bring_server_back()
     await asyncio.gather(*others)
-    assert _waiting(away, prefix) == [each.job_id for each in others]
+    assert _waiting(virtual, prefix) == [each.job_id for each in others]
 
 
 async def test_what_was_emitted_into_an_outage_comes_once_and_in_order(
-    provider: EventProvider, away: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+    provider: EventProvider, virtual: VirtualWorld, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retrying, "_LAST_PAUSE", 0.1)
     emissions = provider.emit_many("ask", [_KB] * 1500, reply=False)
     store: Any = provider._life.store  # pyright: ignore[reportPrivateUsage]
     while store._caller.repeats < 3:  # noqa: ASYNC110  (each call but the first waits for its turn)
         await asyncio.sleep(0.01)
-    away.start()
+    virtual.bring_server_back()
     emissions += provider.emit_many("ask", [_KB] * 500, reply=False)
     await asyncio.gather(*emissions)
-    assert _waiting(away, prefix) == [each.job_id for each in emissions]
+    assert _waiting(virtual, prefix) == [each.job_id for each in emissions]
 
 
 async def test_trees_of_an_outage_take_four_calls_and_come_in_order(
-    provider: EventProvider, away: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+    provider: EventProvider, virtual: VirtualWorld, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each tree is added in a tick of its own."""
     monkeypatch.setattr(retrying, "_LAST_PAUSE", 0.1)
@@ -175,14 +167,14 @@ async def test_trees_of_an_outage_take_four_calls_and_come_in_order(
     while store._caller.repeats < 3:  # noqa: ASYNC110  (each call but the first waits for its turn)
         await asyncio.sleep(0.01)
     assert len(calls) == 4
-    away.start()
+    virtual.bring_server_back()
     await asyncio.gather(*[each.enqueued() for each in trees])
     assert sum(calls) == 300
     assert len(calls) < 300  # those whose deadlines are near each other go together
-    with redis.Redis.from_url(away.url, decode_responses=True) as client:
-        (key,) = client.keys(f"{prefix}:*:ready:mine")
-        ready: Any = client.lrange(key, 0, -1)
-    assert [job for job in ready if job.endswith("/a")] == [f"t{number:03}/a" for number in range(300)]
+    (key,) = _ask(virtual, "KEYS", f"{prefix}:*:ready:mine")
+    assert [job for job in _ask(virtual, "LRANGE", key, 0, -1) if job.endswith("/a")] == [
+        f"t{number:03}/a" for number in range(300)
+    ]
 
 
 async def test_trees_that_wait_behind_the_four_calls_end_at_their_own_time(
@@ -231,8 +223,12 @@ def _count_trees(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def _waiting(server: Server, prefix: str) -> list[str]:
+def _waiting(virtual: VirtualWorld, prefix: str) -> list[str]:
     """Return the jobs of the queue, in the order in which they will be claimed."""
-    with redis.Redis.from_url(server.url, decode_responses=True) as client:
-        (key,) = client.keys(f"{prefix}:*:ready:event.ask")
-        return list(client.lrange(key, 0, -1))  # type: ignore[arg-type]
+    (key,) = _ask(virtual, "KEYS", f"{prefix}:*:ready:event.ask")
+    return _ask(virtual, "LRANGE", key, 0, -1)
+
+
+def _ask(virtual: VirtualWorld, *command: Any) -> list[str]:
+    (answer,) = virtual.network.run([command])
+    return answer

@@ -10,6 +10,8 @@ import pytest
 from eventbus import DefinitionError, Event, EventProvider, NoWorker
 from workflows import StepContext, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 asked = Event("asked", payload=int, result=int, require_worker=True)

@@ -11,6 +11,8 @@ import pytest
 from eventbus import EmitError, EventProvider, ProviderStopped, StoreRefused, StoreUnavailable
 from eventbus.engine.worker import Worker
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

@@ -11,6 +11,8 @@ import pytest
 
 from eventbus import DefinitionError, EmissionExpired, Event, EventProvider, HandlerError, Retry
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 
@@ -36,6 +38,7 @@ async def test_the_timeout_of_an_emission_goes_before_that_of_the_handler(
             await provider.emit("short", 30)
 
 
+@pytest.mark.real
 async def test_the_timeout_of_an_emission_counts_from_the_place_of_a_named_pool(
     make_provider: MakeProvider,
 ) -> None:

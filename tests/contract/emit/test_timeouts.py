@@ -14,6 +14,8 @@ from eventbus import EventContext, EventProvider, ResponseTimeout, Retry, StoreU
 from eventbus.emit.emission import PendingEmission
 from eventbus.store.store import Store
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

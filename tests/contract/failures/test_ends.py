@@ -26,6 +26,8 @@ from eventbus import (
 )
 from eventbus.store.store import Store
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Logs = list[MutableMapping[str, Any]]
@@ -258,6 +260,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.real
 @pytest.mark.slow
 async def test_a_worker_that_dies_before_its_hook_has_run_calls_it_never_and_the_record_says_it(
     make_provider: MakeProvider, server_url: str, prefix: str, listen: Listen

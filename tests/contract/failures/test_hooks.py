@@ -23,6 +23,8 @@ from eventbus import (
 )
 from eventbus.handlers.failures import desk
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Logs = list[MutableMapping[str, Any]]
@@ -223,6 +225,7 @@ async def test_what_a_hook_emits_belongs_to_the_chain_of_the_failed_job(
     assert heard == [("req-1", emission.job_id, {"tenant": "a"})]
 
 
+@pytest.mark.real
 async def test_a_worker_on_a_server_for_tests_calls_hooks_as_well(listen: Listen) -> None:
     provider = EventProvider("memory:", retry=ONCE)
     told = listen(provider)
@@ -283,6 +286,7 @@ def test_a_hook_may_be_any_callable_of_one_argument_and_is_returned() -> None:
     assert provider.failed(print) is print
 
 
+@pytest.mark.real
 async def test_a_plain_hook_begins_at_once_while_others_block_their_threads(
     make_provider: MakeProvider, until: Until
 ) -> None:

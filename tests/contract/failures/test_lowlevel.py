@@ -14,6 +14,8 @@ from drivers.lowlevel import Hand, Mine, Reading
 from eventbus import EventProvider, JobFailure
 from eventbus.lowlevel import Consumer, Job, Member, Settle, Tree, WorkerServices, fail
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Listen = Callable[[EventProvider], list[JobFailure]]
 

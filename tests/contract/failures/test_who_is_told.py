@@ -21,6 +21,8 @@ from eventbus import (
     Retry,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Logs = list[MutableMapping[str, Any]]
@@ -157,6 +159,7 @@ async def test_a_message_that_cannot_be_read_is_told(
     ]
 
 
+@pytest.mark.real
 async def test_timeouts_batches_threads_and_processes_are_told_alike(
     make_provider: MakeProvider, listen: Listen, working: Working
 ) -> None:

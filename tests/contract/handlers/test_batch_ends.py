@@ -26,6 +26,8 @@ from eventbus import (
 from eventbus.engine.executor import Executor
 from eventbus.model import batch as batches
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
@@ -300,6 +302,7 @@ async def test_unsubscribe_does_not_wait_for_others_to_gather(
         assert worker.queues == []
 
 
+@pytest.mark.real
 async def test_a_thread_hears_that_its_jobs_were_cancelled(make_provider: MakeProvider, until: Until) -> None:
     provider = make_provider()
     heard: list[Any] = []

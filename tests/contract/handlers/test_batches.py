@@ -25,6 +25,8 @@ from eventbus import (
     SyncBatchContext,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

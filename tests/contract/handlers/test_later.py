@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,12 +19,15 @@ from eventbus import (
     Later,
     Retry,
 )
+from eventbus.model import clock
+
+pytestmark = pytest.mark.virtual
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
 
-@pytest.mark.parametrize("where", ["async", "thread", "process"])
+@pytest.mark.parametrize("where", ["async", "thread", pytest.param("process", marks=pytest.mark.real)])
 async def test_a_job_that_is_put_off_runs_again_without_an_attempt_or_an_error(
     make_provider: MakeProvider, tmp_path: Any, where: str
 ) -> None:
@@ -62,7 +64,7 @@ async def test_it_is_delayed_meanwhile_and_keeps_its_key_and_priority(
         return payload
 
     async with provider.worker():
-        before = time.time() * 1000
+        before = clock.now() * 1000
         first = provider.emit("poll", "a", idempotency_key="k", priority=-5)
         await until(lambda: runs == ["a"], "it ran once")
 
@@ -100,7 +102,7 @@ async def test_a_ttl_counts_until_the_first_start(make_provider: MakeProvider, u
 
         async def is_over() -> bool:
             report = await other.inspector.job(emission.job_id)
-            return 0 < report.due_ms < time.time() * 1000 - 300
+            return 0 < report.due_ms < clock.now() * 1000 - 300
 
         await _wait(is_over)
         async with other.worker():

@@ -23,6 +23,8 @@ from eventbus import (
     UnknownJob,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
@@ -109,6 +111,7 @@ async def test_what_was_saved_goes_with_the_job(make_provider: MakeProvider) -> 
         await emission.enqueued()
         async with asyncio.timeout(60):
             while not await _is_gone(provider, emission.job_id):
+                await asyncio.sleep(0.1)
                 await provider.emit("save", 2)  # retention looks at the end of others
         assert await provider.jobs.live(emission.job_id, "saved") is None
 
@@ -170,6 +173,7 @@ async def test_a_worker_that_lost_the_job_saves_nothing(make_provider: MakeProvi
         assert await provider.jobs.live(emission.job_id, "saved") == '"mine"'
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("reason", ["cancel", "timeout", "stop"])
 async def test_a_thread_hears_why_it_should_end(
     make_provider: MakeProvider, until: Until, reason: str

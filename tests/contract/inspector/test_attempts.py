@@ -17,6 +17,8 @@ from eventbus.lowlevel import JobReport
 from eventbus.telemetry.failure import describe
 from workflows import FlowContext, WorkflowProvider, durable
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Admin = Callable[..., Any]

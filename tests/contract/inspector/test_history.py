@@ -15,6 +15,8 @@ from eventbus.admin.history import Minute
 from eventbus.model.history.histogram import Histogram
 from workflows import StepContext, StepError, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Admin = Callable[..., Any]

@@ -16,6 +16,8 @@ from eventbus.store.store import Store
 from workflows import StepContext, Workflow, WorkflowProvider
 from workflows.testing import run_inline
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Admin = Callable[..., Any]
 

@@ -13,10 +13,12 @@ from eventbus import Event, EventBusError, EventProvider, Limit, Retry, UnknownJ
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.jobs.reasons import ReasonKind, StateReason, Surroundings, explain
 from eventbus.engine.rescuer import Rescuer
-from eventbus.store.connection.connector import Connector
+from eventbus.store.connection.connector import make_connector
 from eventbus.store.diagnostics import Checkup, Finding
 from eventbus.store.scripting.script_rows import AnnounceQueue
 from eventbus.store.store import Store
+
+pytestmark = pytest.mark.virtual
 
 MakeProvider = Callable[..., EventProvider]
 QUEUE = QueueControls(queue="event.a", workers=2, waiting=3)
@@ -137,7 +139,7 @@ async def test_a_worker_that_does_not_answer_is_named_with_its_lag(
 
 async def _check(provider: EventProvider) -> list[Finding]:
     settings = provider.settings
-    connector = Connector(settings.url)
+    connector = make_connector(settings.url)
     try:
         checkup = Checkup(connector, prefix=settings.prefix, name="check")
         return await checkup.run([], allow_eviction=False, replicated=False)
@@ -163,10 +165,11 @@ async def test_a_job_whose_worker_renews_no_lease_is_not_told_as_one_that_runs(
         emission = provider.emit("a", 1, reply=False)
         await asyncio.wait_for(began.wait(), 60)
         engine: Any = worker._worker  # pyright: ignore[reportPrivateUsage]
-        engine.leases._stop.set()  # as if its process was killed
+        await engine.leases.aclose()  # as if its process was killed
         reasons = [await provider.inspector.why(emission.job_id)]
         async with asyncio.timeout(60):
             while reasons[-1].kind != "orphaned":
+                await asyncio.sleep(0.05)
                 reasons.append(await provider.inspector.why(emission.job_id))
         assert reasons[0].kind == "running"
         assert reasons[-1].by == worker.id

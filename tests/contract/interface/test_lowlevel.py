@@ -12,6 +12,8 @@ from eventbus import EventProvider, UnknownJob
 from eventbus.lowlevel import Job, Member, Settle, Tree, complete, fail
 from eventbus.model import clock
 
+pytestmark = pytest.mark.virtual
+
 
 async def _fails(job: Job) -> Settle:
     return fail('{"type":"Oops","message":"no luck"}')

@@ -12,6 +12,8 @@ from drivers.lowlevel import Mine, Reading
 from eventbus import EventProvider, SignalRefused, UnknownJob, UsageError
 from eventbus.lowlevel import Job, Member, Settle, Tree, complete, fail, suspend
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

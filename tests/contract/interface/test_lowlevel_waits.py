@@ -14,6 +14,8 @@ from drivers.lowlevel import Mine, Reading
 from eventbus import EventProvider, UsageError
 from eventbus.lowlevel import Job, Member, Settle, Tree, complete, fail, retry
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 _LONG = 600_000

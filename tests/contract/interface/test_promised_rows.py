@@ -10,6 +10,8 @@ import pytest
 
 from eventbus import Event, EventContext, EventProvider, HandlerError, Limit, Retry
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

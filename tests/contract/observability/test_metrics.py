@@ -257,6 +257,7 @@ def test_a_lease_that_ran_out_is_counted_by_what_became_of_the_job(meters: Meter
     assert meters.by("eventbus.job.stalls", "eventbus.outcome") == {"given back": 2, "failed": 1}
 
 
+@pytest.mark.virtual
 async def test_a_schedule_says_how_late_it_was_fired(
     make_provider: MakeProvider, meters: Meters, until: Until
 ) -> None:

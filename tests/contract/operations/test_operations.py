@@ -63,8 +63,8 @@ def _runner(provider: EventProvider) -> OperationRunner:
 
 async def _ended(provider: EventProvider, operation: str) -> OperationReport:
     """Wait until workers have done it; as long as the test may take."""
-    while (report := await provider.inspector.operation(operation)).state == "running":
-        pass
+    while (report := await provider.inspector.operation(operation)).state == "running":  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
     return report
 
 

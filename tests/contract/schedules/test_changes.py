@@ -14,6 +14,8 @@ from eventbus.schedules.runner import ScheduleRunner
 from eventbus.store.schedule_store import SchedulePage
 from eventbus.store.store import Store
 
+pytestmark = pytest.mark.virtual
+
 _TICK = Event("tick", payload=int)
 
 

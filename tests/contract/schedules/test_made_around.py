@@ -18,6 +18,8 @@ from eventbus.schedules.timetable import Timetable
 from eventbus.telemetry import spans as telemetry
 from workflows import FlowContext, StepContext, Workflow, WorkflowProvider, durable
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Seen = tuple[dict[str, Any], str, str]
 

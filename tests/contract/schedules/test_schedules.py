@@ -19,6 +19,8 @@ from eventbus.schedules.runner import ScheduleRunner
 from eventbus.schedules.timetable import Timetable
 from eventbus.store.schedule_store import SchedulePage, ScheduleStore
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 
 _TICK = Event("tick", payload=int)
@@ -284,6 +286,7 @@ async def test_a_worker_of_an_older_release_says_that_a_newer_one_decides(
     ]
 
 
+@pytest.mark.real
 async def test_a_worker_does_other_things_while_it_calculates_what_was_missed(
     provider: EventProvider,
 ) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import pytest
+
 from eventbus import EventProvider
+
+pytestmark = pytest.mark.virtual
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
@@ -25,6 +30,7 @@ async def test_a_schedule_that_nobody_handles_says_so_in_the_log_and_in_each_rep
         forgotten = provider.schedules.get("forgotten")
         report = await forgotten.report()
         while not report.skipped:
+            await asyncio.sleep(0.02)
             report = await forgotten.report()
         found = {each.id: each for each in await provider.schedules.list()}
         assert {name: each.workers for name, each in found.items()} == {

@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 import structlog
-from drivers.servers import Server, free_port
+from drivers.servers import Server
+from drivers.virtual import VirtualWorld
 
 from eventbus import EmitError, EventProvider, ProviderStopped, StoreRefused, StoreUnavailable
 from eventbus.emit import uplink as module
 from eventbus.emit.reply_reader import ReplyReader
 from eventbus.emit.uplink import Uplink
+
+pytestmark = pytest.mark.virtual
 
 MakeProvider = Callable[..., EventProvider]
 Find = Callable[[EventProvider], Uplink]
@@ -69,6 +72,7 @@ async def test_a_stop_ends_the_emissions_of_its_provider_alone(
     assert len(streams()) == 1
 
 
+@pytest.mark.real
 async def test_the_provider_that_came_first_may_stop_first(
     desk: Desk, make_provider: MakeProvider, streams: Streams, connections: Connections, uplink: Find
 ) -> None:
@@ -143,6 +147,7 @@ async def test_an_emission_that_cannot_be_sent_in_time_fails_alone(
         assert [await late for _, late in emissions] == [0, 1, 2]
 
 
+@pytest.mark.real
 async def test_a_provider_that_is_refused_at_its_start_leaves_the_others_alone(
     refusing: str, make_provider: MakeProvider
 ) -> None:
@@ -170,6 +175,7 @@ def refusing() -> Iterator[str]:
     server.stop()
 
 
+@pytest.mark.real
 async def test_a_start_that_is_cancelled_anywhere_leaves_the_others_alone(
     desk: Desk, make_provider: MakeProvider, connections: Connections, uplink: Find
 ) -> None:
@@ -188,6 +194,7 @@ async def test_a_start_that_is_cancelled_anywhere_leaves_the_others_alone(
         assert connections("up") == {"up": 1, "up-replies": 1}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("seed", range(3))
 async def test_starts_and_stops_at_the_same_time_leave_working_providers_and_nothing_else(
     desk: Desk,
@@ -275,30 +282,24 @@ async def test_the_reader_carries_no_facts_of_the_provider_that_came_first(
     assert facts == [{}]
 
 
-@pytest.mark.slow
 async def test_an_outage_is_told_once_for_all_providers_also_while_one_starts(
-    make_provider: MakeProvider, logs: list[MutableMapping[str, Any]], until: Until
+    make_provider: MakeProvider, virtual: VirtualWorld, logs: list[MutableMapping[str, Any]], until: Until
 ) -> None:
-    server = Server(port=free_port())
-    server.start()
-    first, second = (make_provider(url=server.url, name="up") for _ in range(2))
+    first, second = (make_provider(name="up") for _ in range(2))
     first.on("ask")(lambda n: n)
-    try:
-        async with first.worker():
-            assert await first.emit("ask", 1) == 1
-            _kill(server)
-            await second.start()
-            emission = second.emit("ask", 2)
-            await until(lambda: _count(logs, "server not available, trying again"), "it is told")
-            server.start()
-            assert await asyncio.wait_for(emission, 60) == 2
-            await until(lambda: _count(logs, "server available again"), "its return is told")
-            assert await asyncio.wait_for(first.emit("ask", 3), 60) == 3
-            await second.stop()
-        assert _count(logs, "server not available, trying again") == 1
-        assert _count(logs, "server available again") == 1
-    finally:
-        server.stop()
+    async with first.worker():
+        assert await first.emit("ask", 1) == 1
+        virtual.take_server_away()
+        await second.start()
+        emission = second.emit("ask", 2)
+        await until(lambda: _count(logs, "server not available, trying again"), "it is told")
+        virtual.bring_server_back()
+        assert await asyncio.wait_for(emission, 60) == 2
+        await until(lambda: _count(logs, "server available again"), "its return is told")
+        assert await asyncio.wait_for(first.emit("ask", 3), 60) == 3
+        await second.stop()
+    assert _count(logs, "server not available, trying again") == 1
+    assert _count(logs, "server available again") == 1
 
 
 def _is_started(provider: EventProvider) -> bool:
@@ -307,9 +308,3 @@ def _is_started(provider: EventProvider) -> bool:
 
 def _count(logs: list[MutableMapping[str, Any]], event: str) -> int:
     return [each["event"] for each in logs].count(event)
-
-
-def _kill(server: Server) -> None:
-    process: Any = server._process  # pyright: ignore[reportPrivateUsage]
-    process.kill()
-    process.wait()

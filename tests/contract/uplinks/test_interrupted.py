@@ -19,6 +19,8 @@ from eventbus.emit.uplink import Uplink
 from eventbus.engine.claiming.claimer import Claimer
 from eventbus.store.reply_stream import ReplyStream
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Find = Callable[[EventProvider], Uplink]
 Until = Callable[..., Awaitable[None]]
@@ -234,6 +236,7 @@ print(sum(each.send_error is not None for each in asyncio.run(main())))
 """
 
 
+@pytest.mark.real
 @pytest.mark.slow
 async def test_a_loop_that_ends_without_a_stop_leaves_no_call_behind() -> None:
     """The calls under way are cancelled then; what waits behind them begins none."""

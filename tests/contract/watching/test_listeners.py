@@ -20,6 +20,8 @@ from eventbus import (
     StoreRefused,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Logs = list[MutableMapping[str, Any]]
@@ -79,6 +81,7 @@ async def test_retries_failures_and_what_is_put_off_are_told_apart(
     assert heard[0].state == heard[1].state == "delayed"
 
 
+@pytest.mark.real
 async def test_a_plain_function_runs_in_a_thread(make_provider: MakeProvider, until: Until) -> None:
     provider, threads = make_provider(), list[threading.Thread]()
 
@@ -249,7 +252,7 @@ async def test_a_stall_that_the_worker_rescues_is_told(make_provider: MakeProvid
         emission = first.emit("a", 1)
         await until(lambda: runs, "it runs")
         engine: Any = dying._worker  # pyright: ignore[reportPrivateUsage]
-        engine.leases._stop.set()  # its leases are renewed no more
+        await engine.leases.aclose()  # its leases are renewed no more
         async with second.worker():
             await until(lambda: heard, "the stall is heard", within=60)
             await emission

@@ -22,6 +22,8 @@ from eventbus import (
 )
 from workflows import StepContext, Workflow, WorkflowProvider
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
@@ -249,6 +251,7 @@ async def test_a_renewal_that_is_refused_ends_the_watch_with_the_reason(
         await _take(watch, 1)
 
 
+@pytest.mark.real
 async def test_a_restart_of_the_server_is_outlived_from_the_position_on() -> None:
     server = Server("--appendonly", "yes", "--appendfsync", "always")
     server.start()
@@ -264,6 +267,7 @@ async def test_a_restart_of_the_server_is_outlived_from_the_position_on() -> Non
         server.stop()
 
 
+@pytest.mark.real
 async def test_a_restart_that_lost_the_data_is_told_as_a_gap() -> None:
     server = Server()
     server.start()

@@ -18,6 +18,8 @@ from eventbus import (
     UsageError,
 )
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
@@ -299,7 +301,6 @@ async def test_a_second_stop_does_not_cut_short_how_the_first_leaves_them(
     assert entering.is_left
 
 
-@pytest.mark.slow
 async def test_a_stop_while_one_is_entered_has_an_end_as_any_other(make_provider: MakeProvider) -> None:
     provider = make_provider(grace=0.1)
     entering = Entering(provider, 600)

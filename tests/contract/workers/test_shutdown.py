@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
 import pytest
-from drivers.servers import Server
+from drivers.virtual import VirtualWorld
 
 from eventbus import EventContext, EventProvider, ProviderStopped
-from eventbus.emit import emitter
-from eventbus.engine import worker as engine_worker
+
+pytestmark = pytest.mark.virtual
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Logs = list[Any]
-
-
-@pytest.fixture
-async def fragile() -> AsyncIterator[Server]:
-    """A server that the test ends."""
-    server = Server("--appendonly", "yes", "--appendfsync", "always")
-    await asyncio.to_thread(server.start)
-    yield server
-    await asyncio.to_thread(server.stop)
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stops wait less long for a server that is gone."""
-    monkeypatch.setattr(emitter, "_STOP_PATIENCE", 0.2)
-    monkeypatch.setattr(engine_worker, "_SETTLE_WITHIN", 0.2)
 
 
 async def test_a_handler_that_drains_still_emits_and_hears_the_result(
@@ -61,14 +45,13 @@ async def test_a_handler_that_drains_still_emits_and_hears_the_result(
 
 
 async def test_who_waits_for_a_job_in_the_server_is_told_before_the_unsent_is_flushed(
-    make_provider: MakeProvider, fragile: Server, until: Until, monkeypatch: pytest.MonkeyPatch
+    make_provider: MakeProvider, virtual: VirtualWorld, until: Until
 ) -> None:
-    monkeypatch.setattr(emitter, "_STOP_PATIENCE", 1.0)
-    provider = make_provider(url=fragile.url)
+    provider = make_provider()
     await provider.start()
     waiting = provider.emit("ask", 1)
     await waiting.enqueued()
-    await asyncio.to_thread(fragile.stop)
+    virtual.take_server_away()
     unsent = provider.emit("ask", 2)
     stopping = asyncio.create_task(provider.stop())
     await until(waiting.done, "its waiter is told")
@@ -80,12 +63,11 @@ async def test_who_waits_for_a_job_in_the_server_is_told_before_the_unsent_is_fl
         await unsent
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("is_at_work", [False, True])
 async def test_a_stop_ends_when_the_server_is_gone(
-    make_provider: MakeProvider, fragile: Server, is_at_work: bool
+    make_provider: MakeProvider, virtual: VirtualWorld, is_at_work: bool
 ) -> None:
-    provider = make_provider(url=fragile.url, grace=0.5)
+    provider = make_provider(grace=0.5)
     began = asyncio.Event()
 
     @provider.on("ask")
@@ -98,7 +80,7 @@ async def test_a_stop_ends_when_the_server_is_gone(
         await stack.enter_async_context(provider.worker())
         emission = provider.emit("ask")
         await began.wait()
-        await asyncio.to_thread(fragile.stop)
+        virtual.take_server_away()
         unsent = provider.emit("ask") if is_at_work else None
         await provider.stop()
     for each in (emission, unsent):
@@ -107,11 +89,10 @@ async def test_a_stop_ends_when_the_server_is_gone(
                 await each
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_connection_lost_in_the_middle_of_the_drain_loses_no_outcome(
-    make_provider: MakeProvider, fragile: Server
+    make_provider: MakeProvider, virtual: VirtualWorld
 ) -> None:
-    provider, asker = make_provider(url=fragile.url), make_provider(url=fragile.url)
+    provider, asker = make_provider(), make_provider()
     began, go = asyncio.Event(), asyncio.Event()
 
     @provider.on("ask")
@@ -125,21 +106,13 @@ async def test_a_connection_lost_in_the_middle_of_the_drain_loses_no_outcome(
             emission = asker.emit("ask", 1)
             await began.wait()
             stopping = asyncio.create_task(provider.stop())
-            await asyncio.to_thread(_kill, fragile)
+            virtual.take_server_away()
             go.set()
-            await asyncio.to_thread(fragile.start)
+            virtual.bring_server_back()
             await stopping
         assert await emission == 1
 
 
-def _kill(server: Server) -> None:
-    """End the process alone: its data stays."""
-    assert server._process is not None
-    server._process.kill()
-    server._process.wait()
-
-
-@pytest.mark.slow
 async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_stop(
     make_provider: MakeProvider, until: Until, admin: Callable[..., Any], prefix: str
 ) -> None:
@@ -164,14 +137,13 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_stop(
     go.set()
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_stop_ends_a_worker_that_cannot_start(
-    make_provider: MakeProvider, fragile: Server, until: Until
+    make_provider: MakeProvider, virtual: VirtualWorld, until: Until
 ) -> None:
-    provider = make_provider(url=fragile.url)
+    provider = make_provider()
     provider.on("ask")(lambda n: n)
     await provider.start()
-    await asyncio.to_thread(fragile.stop)
+    virtual.take_server_away()
     started: list[asyncio.Task[Any]] = [
         asyncio.create_task(_enter(provider)),
         asyncio.create_task(provider.subscribe("more", lambda n: n)),
@@ -188,14 +160,13 @@ async def _enter(provider: EventProvider) -> None:
         raise AssertionError("the worker was ready without a server")
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_start_of_a_worker_that_is_cancelled_leaves_nothing_also_without_a_server(
-    make_provider: MakeProvider, fragile: Server, until: Until
+    make_provider: MakeProvider, virtual: VirtualWorld, until: Until
 ) -> None:
-    provider = make_provider(url=fragile.url)
+    provider = make_provider()
     provider.on("ask")(lambda n: n)
     await provider.start()
-    await asyncio.to_thread(fragile.stop)
+    virtual.take_server_away()
     starting = asyncio.create_task(_enter(provider))
     await until(lambda: provider._life.worker is not None, "the worker is starting")
     starting.cancel()
@@ -204,14 +175,13 @@ async def test_a_start_of_a_worker_that_is_cancelled_leaves_nothing_also_without
     await asyncio.wait_for(provider.stop(), 60)
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_subscription_that_waits_for_the_server_ends_with_the_stop(
-    make_provider: MakeProvider, fragile: Server, until: Until
+    make_provider: MakeProvider, virtual: VirtualWorld, until: Until
 ) -> None:
-    provider = make_provider(url=fragile.url)
+    provider = make_provider()
     async with provider:
         await provider.subscribe("one", lambda n: n)
-        await asyncio.to_thread(fragile.stop)
+        virtual.take_server_away()
         more = asyncio.create_task(provider.subscribe("two", lambda n: n))
         await until(lambda: "event.two" in (provider._life.worker or _none()).queues, "it is being added")
         await asyncio.wait_for(provider.stop(), 60)
@@ -223,7 +193,6 @@ def _none() -> Any:
     raise AssertionError("no worker")
 
 
-@pytest.mark.slow
 async def test_a_stop_whose_caller_is_cancelled_goes_on_and_the_next_one_waits_for_it(
     make_provider: MakeProvider, admin: Callable[..., Any], prefix: str
 ) -> None:

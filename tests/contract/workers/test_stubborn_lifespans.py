@@ -11,6 +11,8 @@ import pytest
 from eventbus import EventProvider, ProviderStopped
 from eventbus.handlers import worker
 
+pytestmark = pytest.mark.virtual
+
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 

@@ -290,14 +290,15 @@ async def test_an_expiry_is_taken_back_or_moved_by_the_servers_own_rules(
 
 
 @pytest.mark.parametrize("form", _FORMS)
-async def test_what_is_left_of_an_expiry_is_virtual(channel_to: Open, form: str) -> None:
+async def test_how_long_a_key_has_is_told_in_the_virtual_time(channel_to: Open, form: str) -> None:
     channel = channel_to()
-    await channel.call("SET", "key", "a", "PX", 60_000)
-    await channel.call("SET", "other", "a")
-    await asyncio.sleep(30)
-    assert await _send(channel, form, "PTTL", "key") == pytest.approx(30_000, abs=2)
-    assert await _send(channel, form, "PTTL", "other") == -1
-    assert await _send(channel, form, "PTTL", "none") == -2
+    for key in ("short", "kept"):
+        await channel.call("SET", key, "a")
+    await channel.call("PEXPIRE", "short", 60_000)
+    await asyncio.sleep(20)
+    assert await _send(channel, form, "PTTL", "short") == 40_000
+    assert await _send(channel, form, "TTL", "short") == 40
+    assert [await _send(channel, form, "PTTL", key) for key in ("kept", "none")] == [-1, -2]
 
 
 async def test_an_expiry_goes_along_with_a_renamed_key(channel_to: Open) -> None:
@@ -378,6 +379,13 @@ def test_each_command_that_reads_the_time_is_one_that_the_kit_gives_the_virtual_
     assert {"PEXPIRE", "SET", "XADD", "TIME"} <= found[".lua"]
     assert found[".lua"] & _OF_TIME <= {"TIME", "EXPIRE", "PEXPIRE"}
     assert found[".py"] & _OF_TIME <= {"TIME", "EXPIRE", "PEXPIRE"}
+
+
+@pytest.mark.parametrize("script", ["return redis.call('TIME')[1]", b"return redis.call('TIME')[1]"])
+async def test_a_script_may_come_as_text_or_as_bytes(network: Network, script: str | bytes) -> None:
+    connection = VirtualConnector("virtual://t", network).open_blocking(name="t", timeout=1)
+    connection.send_command("EVAL", script, 0)
+    assert connection.read_response() == str(START)
 
 
 async def test_an_error_of_the_store_is_the_one_of_production(channel_to: Open, network: Network) -> None:
