@@ -45,10 +45,15 @@ def _index_of(label: str) -> int:
 
 
 def judge_later(
-    ledger: Ledger, account: InnerAccount, starts: Sequence[int], kept: Sequence[Collection[str]]
+    ledger: Ledger,
+    account: InnerAccount,
+    starts: Sequence[int],
+    kept: Sequence[Collection[str]],
+    first_run: int,
 ) -> Iterator[str]:
     """Yield what is wrong with the runs of a flow. `starts` says how many lines the journal had of it when
-    each began, and `kept` what each must keep.
+    each began, and `kept` what each must keep. The effects of runs before `first_run` (0: none), which began
+    from the start, are nobody's any more.
     """
     lines = ledger.lines_of(account.id)
     for number, (first, end) in enumerate(zip(starts, [*starts[1:], len(lines)], strict=True)):
@@ -63,26 +68,30 @@ def judge_later(
                 yield f"{account.id}: run {number + 1} did {name} {len(found)} times, and no kill explains that"
     if account.report.state not in ("completed", *STOPPED):
         yield f"{account.id}: is {account.report.state}"
-    yield from _judge_effects(ledger, account, {*account.failures(), *account.doubts()}, "")
+    yield from _judge_effects(
+        ledger, account, {*account.failures(), *account.doubts()}, "", starts[first_run]
+    )
 
 
-def _judge_effects(ledger: Ledger, account: InnerAccount, doubted: set[str], path: str) -> Iterator[str]:
-    """Yield what is in effect and should not be, or the other way round."""
+def _judge_effects(
+    ledger: Ledger, account: InnerAccount, doubted: set[str], path: str, start: int
+) -> Iterator[str]:
+    """Yield what is in effect and should not be, or the other way round, as far as lines from `start` on say."""
     report = account.report
-    for name in sorted(ledger.done_in(account.id)):
-        places = {what: ledger.lines(account.id, what, name) for what in ("did", "undid")}
-        last = {what: found[-1].place if found else -1 for what, found in places.items()}
-        is_in_effect = last["did"] > last["undid"]
+    lines = ledger.lines_of(account.id)[start:]
+    for name in dict.fromkeys(each.payload for each in lines if each.what in ("did", "undid")):
+        last = [each for each in lines if each.payload == name and each.what in ("did", "undid")][-1]
+        is_in_effect = last.what == "did"
         state = report.steps[name].state if name in report.steps else "not recorded"
         where = f"{account.id}: {report.state}, its step {name} is {state}"
         if report.state == "completed" and state == "completed" and not is_in_effect:
             yield f"{where}, and it is not in effect"
         is_due = report.state in STOPPED and has_undo(account, name) and f"{path}{name}" not in doubted
-        if is_due and is_in_effect and not ledger.are_of_killed(places["did"][-1:]):
+        if is_due and is_in_effect and not ledger.are_of_killed([Line(0, last.pid)]):
             yield f"{where}, and it is in effect"
     for label, inner in account.inner.items():
         if inner.report.state in STOPPED:
-            yield from _judge_effects(ledger, inner, doubted, f"{path}{label}/")
+            yield from _judge_effects(ledger, inner, doubted, f"{path}{label}/", 0)
 
 
 def judge_derived(function: Function, flow_id: str, seen: Sequence[str]) -> Iterator[str]:

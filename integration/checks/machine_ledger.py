@@ -29,7 +29,9 @@ def judge_machine(ledger: Ledger, report: FlowReport, heard: Any, taken: list[in
     orders: list[int] = state.get("orders", [])
     if report.state not in ("completed", *STOPPED):
         yield f"{report.flow_id}: is {report.state}"
-    if moves != _expected(len(orders), len(moves), is_over=report.state == "completed"):
+    if moves != _expected(len(orders), len(moves), is_over=moves[-1:] == ["retire"]) or (
+        report.state == "completed" and moves[-1:] != ["retire"]
+    ):
         yield f"{report.flow_id}: its moves are {moves}"
     if orders != taken[: len(orders)] or len(orders) < len(taken) - 1:
         yield f"{report.flow_id}: was given the orders {taken}, and took {orders}"

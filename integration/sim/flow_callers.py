@@ -50,6 +50,8 @@ class _Flow:
         """How many lines of the journal it had when each run began."""
         self.kept: list[Collection[str]] = [()]
         """What each run must keep, as far as that is known."""
+        self.first_run = 0
+        """The last run that began from the start, from 0."""
         self.is_resumed = True
         """Whether no run began from the start."""
         self.cancels: Any = None
@@ -237,12 +239,14 @@ class FlowCallers(FlowLoad):
         handle, is_resumed = flow.handle, rng.random() < 0.85
         kept: Collection[str] = ()
         if heard is not None:
+            assert flow.shape is not None
             self.heard[handle.id] = flow.shape, flow.course, heard
             account = await self._judge(flows, flow)
             kept = kept_of(account) if is_resumed else ()
         flow.is_resumed = flow.is_resumed and is_resumed
         flow.kept.append(kept)
         flow.starts.append(sum(each.job == handle.id for each in self._journal.read()))
+        flow.first_run = flow.first_run if is_resumed else flow.run
         flow.run += 1
         self.counts["retries"] += 1
         try:
@@ -263,7 +267,7 @@ class FlowCallers(FlowLoad):
         else:
             flaws = [
                 *ledger.judge_heard(account),
-                *judge_later(ledger, account, flow.starts, flow.kept),
+                *judge_later(ledger, account, flow.starts, flow.kept, flow.first_run),
             ]
         if isinstance(flow.shape, Function) and flow.is_resumed:
             flaws += judge_derived(flow.shape, flow.handle.id, ledger.seen_in(flow.handle.id))
