@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from apps.drawn.functions import Function, go, maybe
 from apps.drawn.graphs import NEVER, Course, End, make_course
 from apps.drawn.machines import MOST_TRIPS, Ship, Voyage, acts_of_trips
+from apps.signal_app import Note, hearing, listen
 from checks.later_runs import judge_derived, judge_later, kept_of
 from checks.ledger import Ledger
 from checks.machine_ledger import judge_machine
@@ -21,7 +22,7 @@ from harness.conditions import last
 from harness.flow_load import AnyAccount, FlowLoad, Shape, acts_in, definition_of
 from harness.journal import Journal
 
-from eventbus import EventBusError, SignalRefused, StoreUnavailable, UnknownJob
+from eventbus import EventBusError, SignalRefused, StalledError, StoreUnavailable, UnknownJob
 from workflows import FlowCancelled, FlowHandle, FlowNotEnded, FlowTimeout, StepError, WorkflowProvider
 from workflows.records.entries import read_entries
 from workflows.records.ids import parent_of
@@ -30,8 +31,9 @@ __all__ = ["FlowCallers"]
 
 T = TypeVar("T")
 
-_SHIPS = 0.2
-"""The share of flows that are machines."""
+_SHIPS, _LISTENERS = 0.25, 0.15
+"""The shares of flows that are machines, and that only take signals; the others are of drawn shapes."""
+_CANCELLED = 0.3
 _MOST_RUNS = 3
 _FINAL = ("completed", "failed", "cancelled")
 
@@ -99,15 +101,20 @@ class FlowCallers(FlowLoad):
         self._flows: dict[str, _Flow] = {}
         self._ships: dict[str, tuple[Any, list[int]]] = {}
         """machine -> what its caller heard, and the orders that it took."""
+        self._listeners: set[str] = set()
         self._open: list[FlowHandle[Any]] = []
 
     def register(self, flows: WorkflowProvider) -> None:
         super().register(flows)
         flows.register(Ship)
+        flows.register(listen)
 
     async def execute(self, flows: WorkflowProvider, number: int) -> None:
         rng = random.Random(f"{self.seed}-caller-{number}")
-        run = self._use_ship if rng.random() < _SHIPS else self._use_flow
+        drawn = rng.random()
+        run = self._use_ship if drawn < _SHIPS else self._use_flow
+        if drawn > 1 - _LISTENERS:
+            run = self._use_listener
         try:
             await run(flows, number, rng)
         except EventBusError:
@@ -129,16 +136,16 @@ class FlowCallers(FlowLoad):
         )
         flow = self._flows[handle.id] = _Flow(handle, shape, course)
         self._open.append(handle)
-        if not end.timeout and rng.random() < 0.15:
+        if not end.timeout and rng.random() < _CANCELLED:
             end.cancel = rng.uniform(0.01, 1.5)
         while True:
             heard = await self._run(flow, end, rng)
             self._judge_heard(flow, heard, has_timeout=end.timeout > 0)
             if not flow.is_over or not isinstance(heard, Exception):
                 break
-            if flow.run == _MOST_RUNS or rng.random() < 0.3:
+            if flow.run == _MOST_RUNS or rng.random() < 0.2:
                 break
-            is_looked_at = rng.random() < 0.5 and not self._is_lenient
+            is_looked_at = rng.random() < 0.4 and not self._is_lenient
             await self._retry(flows, flow, rng, heard if is_looked_at else None)
             end = End(cancel=rng.uniform(0.01, 1.0) if rng.random() < 0.15 else 0.0, timeout=end.timeout)
         self.heard[handle.id] = shape, course, heard
@@ -221,11 +228,12 @@ class FlowCallers(FlowLoad):
             self.flaws.append(f"{where}: its cancel said {flow.cancels}, and its caller heard {heard!r}")
         if isinstance(heard, FlowTimeout) and not has_timeout:
             self.flaws.append(f"{where}: heard {heard!r}, and it has no timeout")
-        if isinstance(heard, StepError) and self._is_exact:
+        if isinstance(heard, StepError):
             cause: BaseException | None = heard
             while isinstance(cause, StepError):
                 cause = cause.error
-            if "attempt" not in str(cause):
+            is_stalled = isinstance(cause, StalledError) and not self._is_exact
+            if "attempt" not in str(cause) and not is_stalled:
                 self.flaws.append(f"{where}: heard {heard!r}, which no act raises")
         if isinstance(flow.shape, Function) and isinstance(heard, list):
             came = {int(line.split()[1]) for line in heard if line.startswith("go ")}
@@ -331,6 +339,29 @@ class FlowCallers(FlowLoad):
                 return
             await last(rng.uniform(0.02, 0.3))
 
+    # Signals
+
+    async def _use_listener(self, flows: WorkflowProvider, number: int, rng: random.Random) -> None:
+        """Send notes to a flow that takes so many, one after the other."""
+        notes = [Note(number, each) for each in range(rng.randint(2, 6))]
+        handle: FlowHandle[Any] = await flows.execute(listen, len(notes))
+        self._open.append(handle)
+        flow = _Flow(handle, None, Course(number))
+        running = asyncio.create_task(self._run(flow, End(), rng))
+        for note in notes:
+            await last(rng.choice([0, 0, 0.1]) * rng.random())
+            try:
+                await _insist(partial(handle.signal, hearing, note, signal_id=f"note-{note.number}"))
+                self.counts["signals"] += 1
+            except (SignalRefused, UnknownJob) as error:
+                if not self._is_lenient:
+                    self.flaws.append(f"{handle.id}: {note} of {len(notes)}: {error}")
+        heard = await running
+        if flow.is_over and heard != notes and not self._is_lenient:
+            self.flaws.append(f"{handle.id}: was sent {len(notes)} notes, and heard {heard}")
+        self._listeners.add(handle.id)
+        self.counts["listeners"] += 1
+
     # The end
 
     async def judge_all(self, flows: WorkflowProvider) -> None:
@@ -348,7 +379,7 @@ class FlowCallers(FlowLoad):
             if flow_id not in roots:
                 report = await flows.report(flow_id)
                 self.flaws += judge_machine(ledger, report, heard, taken)
-        known |= set(self._ships) | set(self._flows)
+        known |= set(self._ships) | self._listeners | set(self._flows)
         self.flaws += [
             f"{each}: happened, and nobody executed it"
             for each in ledger.flows

@@ -51,7 +51,7 @@ _CALM_WITHIN = 40.0
 class FlowSimulation(World):
     """One run of one seed."""
 
-    targets = (*TARGETS, "signal", "restart", "append", "cancel")
+    targets = (*TARGETS, "ZPOPMIN", "ZPOPMIN", "signal", "signal", "restart", "append", "cancel")
 
     def __init__(
         self,
