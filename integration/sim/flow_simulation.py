@@ -4,6 +4,7 @@
 The shapes, courses and ledgers of graphs and durable functions are those of `flows_chaos`; beside them there
 are state machines (`apps.drawn.machines`). Plain functions are left out, for they run in threads. Besides
 what the world draws, a seed draws:
+- whether messages to a worker, such as that of a cancel, come late now and then;
 - the shapes, and the course of each flow: what fails, what is undone badly, what goes well in the next run;
 - which flows are cancelled or time out, and when; when signals and triggers come, and which come twice;
 - which ended flows are retried: at once, or after they were looked at; resumed, or from the start.
@@ -101,7 +102,16 @@ class FlowSimulation(World):
         """Hear nothing: the callers hear of the ends."""
 
     async def operate(self, provider: EventProvider) -> None:
-        """Give no orders."""
+        """In half of the seeds, hold the messages to one worker after the other back for a moment."""
+        rng = random.Random(f"{self.seed}-news")
+        if rng.random() < 0.5:
+            return
+        longest = 0.7 if self.kind.is_exact else 3.0
+        while not self._is_over:
+            await last(rng.uniform(0.1, 0.8))
+            if self._workers:
+                node = rng.choice(self._workers).node
+                self.network.hold_news(node, rng.uniform(0.1, longest))
 
     async def look(self, provider: EventProvider) -> None:
         flows = self._providers[provider]
@@ -117,7 +127,5 @@ class FlowSimulation(World):
         audit = Audit(self._backend)
         callers.judge_server(audit)
         self.flaws += callers.flaws
-        return [
-            *(f"{name:<38} {count}" for name, count in sorted(callers.counts.items())),
-            *callers.stories[:3],
-        ]
+        self.stories += callers.stories[:3]
+        return [f"counts: {', '.join(f'{name} {count}' for name, count in sorted(callers.counts.items()))}"]

@@ -340,6 +340,16 @@ class FaultyNetwork(Network):
         if not wire.is_gone:
             self._in_node_of(wire, wire.deliver, reply)
 
+    def hold_news(self, node: Node, seconds: float) -> None:
+        """Let what comes to a node's blocked reads of messages arrive late, as over a line that repeats
+        packets.
+        """
+        self.faults["news held"] += 1
+        for wire in self.wires:
+            if wire.node is node and wire.blocked is not None and wire.blocked[0] == "BZPOPMIN":
+                assert isinstance(wire, FaultyWire)
+                wire.answers = max(wire.answers, self._time.now + seconds)
+
     def lose(self, wire: FaultyWire, *, answers_too: bool | None = None) -> None:
         """The server loses a connection; the client hears of it later. `answers_too`: those under way."""
         if wire.is_over:

@@ -116,7 +116,7 @@ def _run(seed: int, server: Backend, *, jobs: int, flows: int, kind: str, tape: 
             verdict.story = ["".join(traceback.format_exception(error)).rstrip()]
         else:
             verdict.is_clean = not simulation.flaws
-            verdict.story = [*lines, *simulation.flaws[:5]]
+            verdict.story = [*lines, *simulation.flaws[:5], *simulation.stories]
             verdict.slowest = simulation.slowest
         network: Any = getattr(simulation, "network", None)
         if network is not None:

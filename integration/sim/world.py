@@ -90,6 +90,8 @@ class World(ABC):
         self.audits = 0
         self.flaws: list[str] = []
         """What is wrong."""
+        self.stories: list[str] = []
+        """More about that."""
         self._rng = random.Random(f"{seed}-faults")
         # Seeds differ in how often connections fail, so that some reach what others never do.
         self._rate = random.Random(f"{seed}-rate").choice([0.001, 0.004, 0.016])
