@@ -52,12 +52,13 @@ def _lines(verdicts: list[Verdict], server: Backend, seconds: float) -> list[str
         faults.update(each.faults)
     cpu, jobs = sum(each.cpu for each in verdicts), sum(each.jobs for each in verdicts)
     kills = sum(each.kills for each in verdicts)
+    unit = "flows" if verdicts[0].is_of_flows else "jobs"
     hits = kills + sum(faults.values())
     flawed = [each.seed for each in verdicts if not each.is_clean]
     return [
         f"{'seeds':<26} {len(verdicts)}, with flaws: {', '.join(map(str, flawed)) or 'none'}",
         f"{'kinds':<26} {_shown(Counter(each.kind for each in verdicts))}",
-        f"{'flows' if verdicts[0].is_of_flows else 'jobs':<26} {jobs}, {jobs / max(cpu, 0.01):.0f} for each second of CPU",
+        f"{unit:<26} {jobs}, {jobs / max(cpu, 0.01):.0f} for each second of CPU",
         f"{'faults and kills':<26} {hits}, {hits / max(cpu, 0.01):.0f} for each second of CPU",
         f"{'kills':<26} {kills}",
         f"{'faults':<26} {_shown(faults)}",

@@ -65,7 +65,8 @@ def judge_later(
                 yield f"{account.id}: run {number + 1} began {each.payload} again, which it had to keep"
         for name, found in did.items():
             if not ledger.are_of_killed(found[:-1]):
-                yield f"{account.id}: run {number + 1} did {name} {len(found)} times, and no kill explains that"
+                told = f"{account.id}: run {number + 1} did {name} {len(found)} times"
+                yield f"{told}, and no kill explains that"
     if account.report.state not in ("completed", *STOPPED):
         yield f"{account.id}: is {account.report.state}"
     yield from _judge_effects(
@@ -76,7 +77,7 @@ def judge_later(
 def _judge_effects(
     ledger: Ledger, account: InnerAccount, doubted: set[str], path: str, start: int
 ) -> Iterator[str]:
-    """Yield what is in effect and should not be, or the other way round, as far as lines from `start` on say."""
+    """Yield what is in effect and should not be, or the other way round, by the lines from `start` on."""
     report = account.report
     lines = ledger.lines_of(account.id)[start:]
     for name in dict.fromkeys(each.payload for each in lines if each.what in ("did", "undid")):

@@ -78,7 +78,7 @@ class FlowCallers(FlowLoad):
         is_exact: bool,
         is_lenient: bool,
     ) -> None:
-        """`suspects` are the processes that may have done something twice, `strayed` the flows in which one did
+        """`suspects` are the processes that may have done something twice, `strayed` the flows where one did
         something without its lease, and `now` is the time in seconds. If it `is_exact`, no step may lose its
         worker; if it `is_lenient`, anything may be taken back.
         """

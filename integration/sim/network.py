@@ -488,6 +488,8 @@ class FaultyNetwork(Network):
         replies = super().run(commands, raw=raw)
         for command, reply in zip(commands, replies, strict=True):
             told = "" if command[0] in _UNKNOWN else getattr(reply, "line", reply)
+            if command[0] == "HGETALL" and isinstance(told, list):
+                told = sorted(zip(told[::2], told[1::2], strict=True))  # each server has an order of its own
             sent = command[:2] if command[0] in _UNKNOWN else command
             self.note(f"{sent!r} {told!r}")
             for listener in self.listeners:

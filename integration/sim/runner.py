@@ -52,9 +52,10 @@ class Verdict(msgspec.Struct):
     """What went wrong, and the last events."""
 
     def line(self) -> str:
+        unit = "flows" if self.is_of_flows else "jobs"
         return (
             f"seed {self.seed:<6} {self.kind:<20} {'clean' if self.is_clean else 'FLAWS'} {self.history}"
-            f"  {self.jobs} {'flows' if self.is_of_flows else 'jobs'}, {self.kills} kills, {sum(self.faults.values())} faults, "
+            f"  {self.jobs} {unit}, {self.kills} kills, {sum(self.faults.values())} faults, "
             f"{self.commands} commands, {self.seconds:.1f} s passed, slowest {self.slowest:.1f} s, "
             f"lease {self.lease:g} s, {self.cpu:.2f} s of CPU"
         )
