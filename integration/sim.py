@@ -4,10 +4,11 @@
     python integration/sim.py --seconds 60 --kind calm       as many seeds as go into a minute
     python integration/sim.py --first 17 --seeds 1 --tape f  one seed again; its whole history goes into a
     file
+    python integration/sim.py --seeds 20 --flows 24          flows instead of jobs
 
 Workers, an emitter and an operator run in one event loop, with one real server behind a network that loses,
-delays and refuses (`sim.simulation`). The same seed gives the same history; its hash is printed. Ends with
-status 1 unless the reconciliation of each seed is clean.
+delays and refuses (`sim.world`); they do jobs (`sim.simulation`) or flows (`sim.flow_simulation`). The same
+seed gives the same history; its hash is printed. Ends with status 1 unless each seed is clean.
 """
 
 from __future__ import annotations
@@ -51,12 +52,13 @@ def _lines(verdicts: list[Verdict], server: Backend, seconds: float) -> list[str
         faults.update(each.faults)
     cpu, jobs = sum(each.cpu for each in verdicts), sum(each.jobs for each in verdicts)
     kills = sum(each.kills for each in verdicts)
+    unit = "flows" if verdicts[0].is_of_flows else "jobs"
     hits = kills + sum(faults.values())
     flawed = [each.seed for each in verdicts if not each.is_clean]
     return [
         f"{'seeds':<26} {len(verdicts)}, with flaws: {', '.join(map(str, flawed)) or 'none'}",
         f"{'kinds':<26} {_shown(Counter(each.kind for each in verdicts))}",
-        f"{'jobs':<26} {jobs}, {jobs / max(cpu, 0.01):.0f} for each second of CPU",
+        f"{unit:<26} {jobs}, {jobs / max(cpu, 0.01):.0f} for each second of CPU",
         f"{'faults and kills':<26} {hits}, {hits / max(cpu, 0.01):.0f} for each second of CPU",
         f"{'kills':<26} {kills}",
         f"{'faults':<26} {_shown(faults)}",
@@ -82,6 +84,7 @@ def main() -> int:
     )
     parser.add_argument("--kind", choices=list(KINDS), default="", help="seeds of this kind alone")
     parser.add_argument("--jobs", type=int, default=200, help="of each seed")
+    parser.add_argument("--flows", type=int, default=0, help="of each seed, instead of jobs: flows")
     parser.add_argument("--server", choices=list(SERVERS), default=next(iter(SERVERS)))
     parser.add_argument(
         "--tape", type=Path, default=None, help="write the whole history of a seed to this file"
@@ -100,11 +103,12 @@ def main() -> int:
     try:
         server.start()
         for seed in itertools.islice(_seeds(first, asked.kind), count):
-            verdict = run_seed(seed, server, jobs=asked.jobs, tape=asked.tape)
+            verdict = run_seed(seed, server, jobs=asked.jobs, flows=asked.flows, tape=asked.tape)
             verdicts.append(verdict)
             print(verdict.line(), flush=True)  # noqa: T201
             if not verdict.is_clean:
-                again = f"--first {seed} --seeds 1 --jobs {asked.jobs} --server {asked.server}"
+                size = f"--flows {asked.flows}" if asked.flows else f"--jobs {asked.jobs}"
+                again = f"--first {seed} --seeds 1 {size} --server {asked.server}"
                 again = f"python integration/sim.py {again}"
                 print("\n".join(verdict.story), f"again: {again}", sep="\n", flush=True)  # noqa: T201
             is_late = limit is not None and time.monotonic() - began > limit

@@ -302,9 +302,13 @@ class PendingEmission(Emission[R]):
             self._finish()
 
     def settle(self, state: str, text: str) -> None:
-        """End the emission with the job's final state; `text` is the job's result or error."""
+        """End the emission with the job's final state; `text` is the job's result or error.
+
+        So the job is in the server, or was, also if the answer to its add has not come.
+        """
         if self._is_done:
             return
+        self._is_enqueued = True
         if state == "completed":
             self._text = text  # decoded when a waiter first asks for it
             self._finish()

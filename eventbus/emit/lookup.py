@@ -63,7 +63,7 @@ class Lookup:
                 self._emitter, chunk, join=True, attendance=said, deadline=deadline
             ):
                 if outcome.state in FINAL_STATES:
-                    self._waits.settle(outcome)
+                    self._waits.settle_recorded(outcome)
                 elif outcome.text == "unlisted":
                     self._waits.unlisted.add(outcome.job)
                 elif outcome.state == "unknown":
@@ -85,7 +85,7 @@ class Lookup:
             for outcome in await self._store.look(self._emitter, chunk, join=False, deadline=deadline):
                 (unknown if outcome.state == "unknown" else states)[outcome.job] = outcome.state
                 if outcome.state in FINAL_STATES:
-                    self._waits.settle(outcome)
+                    self._waits.settle_recorded(outcome)
         if unknown:
             await self._read_ahead(clock.monotonic() + within)
             states.update(unknown)

@@ -13,11 +13,15 @@ What must always hold:
 - an outcome may overtake the answer to the add that joined its job. It is held back in `_early`, bounded in number
   and age, while an answer to an add with a key is owed; also when other emissions waited for it already. It
   counts only for adds that were sent before it came: an earlier one is of an earlier run of the job;
+- an outcome that was read from the record of its job comes once more by the stream, perhaps late. Whoever
+  waits for that job then waits for a later run of it. So of what the stream says again, the record says
+  whether it is an outcome;
 - an emission leaves the list by its outcome, by an error, by its timeout or by the stop of its provider, never
   silently.
 
 Crash windows:
     `reply-before-answer`  an outcome overtakes the answer to the add: it is held back
+    `told-again`           the stream brings late what was read from the record: the record is read anew
     `early-dropped`        it does not fit in what is held back: the answer has it looked up
 """
 
@@ -59,6 +63,10 @@ class WaitList:
         self.late: int = 0
         """How many there were when an answer last asked for one. That job may have ended long before."""
         self._early: dict[str, tuple[float, Outcome]] = {}
+        self._recorded: dict[str, int] = {}
+        """Job -> the print of the outcome that was read from its record, and that the stream has yet to
+        bring. There are `EARLY_LIMIT` at most, the newest.
+        """
         self._owed_answers = 0
         self._dropped_at = 0.0
         """When an outcome was last not held back any more that an answer may have asked for."""
@@ -83,7 +91,7 @@ class WaitList:
         self.add(emission)
         if state in FINAL_STATES:
             # An empty text: only the key is left of the job, or the outcome is too large for the answer.
-            self.settle(Outcome(job_id, state, text or None))
+            self.settle_recorded(Outcome(job_id, state, text or None))
             self.late = self.late if text else self.announced
             return
         if state == "unlisted":
@@ -104,8 +112,25 @@ class WaitList:
     def settle(self, outcome: Outcome) -> None:
         """Settle the emissions that wait for an outcome, or hold it back. Drop foreign and late outcomes.
 
-        An outcome without its text is read from the job's record first.
+        An outcome without its text, or one that was read from the job's record before, is read from there
+        first.
         """
+        recorded = self._recorded.pop(outcome.job, None)
+        if recorded is not None and recorded == _print(outcome) and outcome.job in self.jobs:
+            self._ask(outcome.job)
+            return
+        self._settle(outcome)
+
+    def settle_recorded(self, outcome: Outcome) -> None:
+        """Settle the emissions that wait for an outcome that was read from the record of its job."""
+        if outcome.text is not None:
+            self._recorded.pop(outcome.job, None)  # so that the dictionary stays in the order of arrival
+            self._recorded[outcome.job] = _print(outcome)
+            if len(self._recorded) > EARLY_LIMIT:
+                del self._recorded[next(iter(self._recorded))]
+        self._settle(outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
         if outcome.text is None:
             if outcome.job in self.jobs or self._owed_answers:
                 self._ask(outcome.job)
@@ -156,6 +181,10 @@ class WaitList:
         for job_id in _too_many(self._early, now):
             del self._early[job_id]
             self._dropped_at = now
+
+
+def _print(outcome: Outcome) -> int:
+    return hash((outcome.state, outcome.text))
 
 
 def _too_many(early: dict[str, tuple[float, Outcome]], now: float) -> Iterable[str]:

@@ -17,7 +17,7 @@ from workflows.records.entries import Entry, read_entries
 from workflows.records.ids import member_id, nested_flow_id, split_item
 from workflows.records.report import StepState
 
-__all__ = ["STOPPED", "Account", "AnyAccount", "read_account", "split_around"]
+__all__ = ["STOPPED", "Account", "AnyAccount", "nested_in", "read_account", "split_around"]
 
 STOPPED = ("failed", "cancelled")
 
@@ -81,7 +81,7 @@ class Account(NamedTuple):
         found = [
             name
             for name, step in self.report.steps.items()
-            if step.state == "unknown" and not self._is_undone_anyway(name) and self._has_rollback(name)
+            if step.state == "unknown" and not self._is_undone_anyway(name) and self.has_rollback(name)
         ]
         for name, inner in self.inner.items():
             if inner.report.state in STOPPED:
@@ -106,7 +106,7 @@ class Account(NamedTuple):
                 ended_ms = inner.report.ended_ms if self.workflow.spreads else step.ended_ms
                 found |= {f"{name}/{path}": ended_ms for path in inner.to_undo()}
             is_due = step.state == "completed" or (step.started_ms and self._is_undone_anyway(name))
-            if is_due and step.state != "skipped" and self._has_rollback(name):
+            if is_due and step.state != "skipped" and self.has_rollback(name):
                 found[name] = step.ended_ms
         return found
 
@@ -119,7 +119,8 @@ class Account(NamedTuple):
         step = self.workflow.steps.get(name)
         return step is not None and (step.pause is not None or step.is_each)
 
-    def _has_rollback(self, name: str) -> bool:
+    def has_rollback(self, name: str) -> bool:
+        """Tell whether a step has a rollback of its own."""
         return self.step_of(name).undo is not None and not self.is_bare(name)
 
     def _is_undone_anyway(self, name: str) -> bool:
@@ -138,10 +139,19 @@ async def read_account(
     for name, step in shape.steps.items():
         if not isinstance(step.workflow, Workflow):  # the shapes have sub-workflows of steps alone
             continue
-        nested = nested_flow_id(member_id(flow_id, 1, name), step.workflow.name)
-        if nested in seen:
+        nested = nested_in(seen, flow_id, report.run, name, step.workflow.name)
+        if nested is not None:
             inner[name] = await read_account(flows, seen, step.workflow, nested, None)
     return Account(shape, report, inner, heard, around)
+
+
+def nested_in(seen: Collection[str], flow_id: str, runs: int, step: str, workflow: str) -> str | None:
+    """Return the flow that a step has started last, in any of so many runs; None if none is seen."""
+    for run in range(runs, 0, -1):
+        nested = nested_flow_id(member_id(flow_id, run, step), workflow)
+        if nested in seen:
+            return nested
+    return None
 
 
 def split_around(report: FlowReport) -> tuple[FlowReport, dict[str, str]]:

@@ -18,14 +18,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from apps.drawn.functions import TASKS, Function
 from apps.drawn.graphs import Course
-from checks.account import STOPPED, Account, read_account, split_around
+from checks.account import STOPPED, Account, nested_in, read_account, split_around
 from checks.ledger import Ledger
 from checks.returned import Fates, can_fail, judge_lines
 
 from workflows import FlowReport, StepError, StepReport, WorkflowProvider
-from workflows.records.ids import member_id, nested_flow_id
 
-__all__ = ["FunctionAccount", "FunctionLedger", "read_function_account"]
+__all__ = ["FunctionAccount", "FunctionLedger", "InnerAccount", "has_undo", "read_function_account"]
 
 
 class FunctionAccount(NamedTuple):
@@ -233,6 +232,11 @@ def _has_undo(label: str) -> bool:
     return task is not None and task.undo is not None
 
 
+def has_undo(account: InnerAccount, name: str) -> bool:
+    """Tell whether a step of a flow has a rollback."""
+    return _has_undo(name) if isinstance(account, FunctionAccount) else account.has_rollback(name)
+
+
 def _below(head: str, paths: dict[str, str]) -> dict[str, str]:
     """Return the paths below one, without it."""
     return {
@@ -256,8 +260,8 @@ async def read_function_account(
         name, _, position = label.rpartition("@")
         if name not in known:
             continue
-        nested = nested_flow_id(member_id(flow_id, 1, position.replace(".", "-")), name)
-        if nested not in seen:
+        nested = nested_in(seen, flow_id, report.run, position.replace(".", "-"), name)
+        if nested is None:
             continue
         started: Any = known[name]
         if isinstance(started, Function):

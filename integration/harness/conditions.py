@@ -12,7 +12,7 @@ from collections.abc import Callable
 __all__ = ["WITHIN", "last", "until", "wait_until"]
 
 WITHIN = 240.0
-"""Seconds; generous, because a machine may be busy. It only ends what hangs, below the `timeout` of a test."""
+"""Seconds; generous, because a machine may be busy: it only ends what hangs."""
 _LOOK = 0.005
 
 

@@ -340,6 +340,16 @@ class FaultyNetwork(Network):
         if not wire.is_gone:
             self._in_node_of(wire, wire.deliver, reply)
 
+    def hold_news(self, node: Node, seconds: float) -> None:
+        """Let what comes to a node's blocked reads of messages arrive late, as over a line that repeats
+        packets.
+        """
+        self.faults["news held"] += 1
+        for wire in self.wires:
+            if wire.node is node and wire.blocked is not None and wire.blocked[0] == "BZPOPMIN":
+                assert isinstance(wire, FaultyWire)
+                wire.answers = max(wire.answers, self._time.now + seconds)
+
     def lose(self, wire: FaultyWire, *, answers_too: bool | None = None) -> None:
         """The server loses a connection; the client hears of it later. `answers_too`: those under way."""
         if wire.is_over:
@@ -478,6 +488,8 @@ class FaultyNetwork(Network):
         replies = super().run(commands, raw=raw)
         for command, reply in zip(commands, replies, strict=True):
             told = "" if command[0] in _UNKNOWN else getattr(reply, "line", reply)
+            if command[0] == "HGETALL" and isinstance(told, list):
+                told = sorted(zip(told[::2], told[1::2], strict=True))  # each server has an order of its own
             sent = command[:2] if command[0] in _UNKNOWN else command
             self.note(f"{sent!r} {told!r}")
             for listener in self.listeners:

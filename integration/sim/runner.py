@@ -21,7 +21,9 @@ from typing import Any
 import msgspec
 from harness.backends import Backend
 
+from sim.flow_simulation import FlowSimulation
 from sim.simulation import Simulation
+from sim.world import World
 
 __all__ = ["Verdict", "run_seed"]
 
@@ -33,7 +35,9 @@ class Verdict(msgspec.Struct):
     kind: str
     is_clean: bool = False
     history: str = ""
+    is_of_flows: bool = False
     jobs: int = 0
+    """Jobs, or flows."""
     kills: int = 0
     faults: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     commands: int = 0
@@ -48,19 +52,27 @@ class Verdict(msgspec.Struct):
     """What went wrong, and the last events."""
 
     def line(self) -> str:
+        unit = "flows" if self.is_of_flows else "jobs"
         return (
             f"seed {self.seed:<6} {self.kind:<20} {'clean' if self.is_clean else 'FLAWS'} {self.history}"
-            f"  {self.jobs} jobs, {self.kills} kills, {sum(self.faults.values())} faults, "
+            f"  {self.jobs} {unit}, {self.kills} kills, {sum(self.faults.values())} faults, "
             f"{self.commands} commands, {self.seconds:.1f} s passed, slowest {self.slowest:.1f} s, "
             f"lease {self.lease:g} s, {self.cpu:.2f} s of CPU"
         )
 
 
 def run_seed(
-    seed: int, server: Backend, *, jobs: int, kind: str = "", tape: Path | None = None, within: int = 300
+    seed: int,
+    server: Backend,
+    *,
+    jobs: int,
+    flows: int = 0,
+    kind: str = "",
+    tape: Path | None = None,
+    within: int = 300,
 ) -> Verdict:
     """Run one seed in a process of its own; `tape` gets the whole history. It is ended after `within`
-    seconds."""
+    seconds. With `flows` it is one of so many flows."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     child = os.fork()
@@ -69,7 +81,7 @@ def run_seed(
         signal.alarm(within)
         status = 1
         try:
-            verdict = _run(seed, server, jobs=jobs, kind=kind, tape=tape)
+            verdict = _run(seed, server, jobs=jobs, flows=flows, kind=kind, tape=tape)
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(msgspec.msgpack.encode(verdict))
             status = 0
@@ -88,26 +100,29 @@ def run_seed(
     return verdict
 
 
-def _run(seed: int, server: Backend, *, jobs: int, kind: str, tape: Path | None) -> Verdict:
+def _run(seed: int, server: Backend, *, jobs: int, flows: int, kind: str, tape: Path | None) -> Verdict:
     gc.disable()  # a collection comes when it likes, and ends what nobody holds
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="eventbus-sim-")))
         file = exits.enter_context(tape.open("w", errors="surrogateescape")) if tape is not None else None
-        simulation = Simulation(seed, folder, server, jobs=jobs, kind=kind, tape=file)
-        verdict = Verdict(seed, simulation.kind_name)
+        simulation: World = (
+            FlowSimulation(seed, folder, server, flows=flows, kind=kind, tape=file)
+            if flows
+            else Simulation(seed, folder, server, jobs=jobs, kind=kind, tape=file)
+        )
+        verdict = Verdict(seed, simulation.kind_name, lease=simulation.lease, is_of_flows=flows > 0)
         try:
-            found = asyncio.new_event_loop().run_until_complete(simulation.run())
+            lines = asyncio.new_event_loop().run_until_complete(simulation.run())
         except BaseException as error:  # noqa: BLE001  (each is a flaw of this seed)
             verdict.story = ["".join(traceback.format_exception(error)).rstrip()]
         else:
-            verdict.is_clean = simulation.is_clean(found)
-            verdict.story = [*found.lines(), *simulation.flaws[:5]]
-            verdict.slowest = max(simulation.load.seconds.values())
-            verdict.lease = simulation.lease
+            verdict.is_clean = not simulation.flaws
+            verdict.story = [*lines, *simulation.flaws[:5], *simulation.stories]
+            verdict.slowest = simulation.slowest
         network: Any = getattr(simulation, "network", None)
         if network is not None:
             verdict.history = simulation.history
-            verdict.jobs, verdict.kills = len(simulation.load.answers), simulation.kills
+            verdict.jobs, verdict.kills = simulation.size, simulation.kills
             verdict.faults, verdict.commands = dict(network.faults), network.calls
             verdict.seconds = simulation.seconds
             if not verdict.is_clean:

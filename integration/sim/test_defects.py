@@ -33,13 +33,25 @@ def test_a_text_that_is_not_there_is_told(tmp_path: Path) -> None:
         put_into(defect, tmp_path)
 
 
-def test_a_slot_that_no_settle_frees_is_found_at_once() -> None:
+def find(*words: str) -> str:
+    """Run the program; return what it prints."""
     ran = subprocess.run(
-        [sys.executable, defects.__file__, "--seeds", "1", "--jobs", "60", "--only", "freed by a settle"],
+        [sys.executable, defects.__file__, *words],
         env=clean_environment() | {"PYTHONPATH": str(ROOT / "integration")},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "at seed 1: " in ran.stdout, ran.stdout + ran.stderr
-    assert "holds name it" in ran.stdout
+    return ran.stdout + ran.stderr
+
+
+def test_a_slot_that_no_settle_frees_is_found_at_once() -> None:
+    told = find("--seeds", "1", "--jobs", "60", "--only", "freed by a settle")
+    assert "at seed 1: " in told, told
+    assert "holds name it" in told
+
+
+def test_a_signal_that_is_taken_twice_is_found_by_the_simulation_of_flows() -> None:
+    told = find("--first", "6", "--seeds", "1", "--only", "is taken twice")
+    assert "at seed 6: " in told, told
+    assert "were refused, and came" in told

@@ -39,3 +39,17 @@ def test_one_seed_has_one_history_in_each_process(kind: str) -> None:
 @pytest.mark.servers("one")
 def test_seeds_of_each_kind_are_clean(kind: str, seeds: str) -> None:
     simulate("--server", kind, "--kind", seeds, "--first", "1000", "--seeds", "3")
+
+
+@pytest.mark.servers("one")
+def test_one_seed_of_flows_has_one_history(kind: str) -> None:
+    words = ["--server", kind, "--first", "1", "--seeds", "3", "--flows", "8"]  # wild, calm, slow
+    once, again = simulate(*words), simulate(*words)
+    assert len(once) == 3
+    assert once == again
+    assert len(set(once)) == 3
+
+
+@pytest.mark.servers("one")
+def test_flows_over_failovers_end_or_are_gone(kind: str) -> None:
+    simulate("--server", kind, "--kind", "failover", "--first", "1000", "--seeds", "1", "--flows", "8")

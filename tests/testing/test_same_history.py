@@ -1,7 +1,7 @@
 """What a bus does with random programs: leaps change nothing but upkeep, and one seed has one history.
 
-A program is a list of actions: emissions with delays, retries, limits and merges, durable functions that sleep
-and wait, schedules, workers that are killed or stopped, connections that are cut, and time that passes.
+A program is a list of actions: emissions with delays, retries, limits and merges, durable functions that
+sleep and wait, schedules, workers that are killed or stopped, connections that are cut, and time that passes.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ raised (`ended`).
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import Awaitable, Sequence
@@ -23,6 +22,7 @@ import msgspec
 from apps.drawn.graphs import RULE, Act, Course, acts_of
 from apps.drawn.pieces import Piece, make_body
 from apps.step_actions import write
+from harness.journal import process_id
 
 from eventbus import CallNext
 from workflows import AttemptContext, Durable, FlowContext, Signal, Workflow, durable, step_key, task
@@ -38,6 +38,7 @@ _CALLS = ("call", "sleep", "wait", "map", "flow")
 """The kinds of pieces that are one call of the context."""
 
 _attempt: ContextVar[int] = ContextVar("attempt", default=1)
+_run: ContextVar[int] = ContextVar("run", default=1)
 
 
 class Errand(msgspec.Struct):
@@ -60,8 +61,9 @@ class Done(msgspec.Struct):
 
 
 async def count_attempt(value: Any, ctx: AttemptContext, call_next: CallNext) -> Any:
-    """Tell the tasks which attempt they are: the middleware of the workers."""
+    """Tell the tasks which attempt they are, of which run: the middleware of the workers."""
     _attempt.set(ctx.attempt)
+    _run.set(ctx.run)
     return await call_next(value)
 
 
@@ -71,10 +73,10 @@ def _note(what: str, name: str) -> None:
 
 
 def _do(name: str, errand: Errand) -> Done:
-    if _attempt.get() < errand.act.good:
+    if _attempt.get() < errand.act.good_in(_run.get()):
         raise ConnectionError(f"attempt {_attempt.get()} of {errand.name}")
     _note("did", name)
-    return Done(errand, os.getpid())
+    return Done(errand, process_id())
 
 
 def _undo(name: str, done: Done) -> None:
@@ -216,16 +218,19 @@ def _told(piece: Piece, value: Any) -> list[str]:
     return [piece.flow.name] if piece.kind == "flow" else value
 
 
-def make_functions(seed: int, count: int, parts: Sequence[Workflow[Course, Any]]) -> list[Function]:
-    """Make `count` functions and those that they start, which come first; they start some of `parts`, too."""
-    inner = [_make_function(f"call{n}", random.Random(f"{seed}-call-{n}"), parts[:1]) for n in range(2)]
+def make_functions(
+    seed: int, count: int, parts: Sequence[Workflow[Course, Any]], *, has_threads: bool = True
+) -> list[Function]:
+    """Make `count` functions and those that they start, which come first; they start some of `parts`, too.
+    Without `has_threads` no task is plain.
+    """
+    tasks = [name for name in TASKS if has_threads or TASKS[name] is not block]
+
+    def make(name: str, number: int, flows: Sequence[Any]) -> Function:
+        rng = random.Random(f"{seed}-{name}-{number}")
+        size = rng.randint(2, 6) if len(flows) > 1 else 2
+        return Function(f"{name}{number}", make_body(f"{name}{number}", rng, tasks, flows, size=size))
+
+    inner = [make("call", n, parts[:1]) for n in range(2)]
     flows = [*inner, *parts]
-    outer = [
-        _make_function(f"function{n}", random.Random(f"{seed}-function-{n}"), flows) for n in range(count)
-    ]
-    return [*inner, *outer]
-
-
-def _make_function(name: str, rng: random.Random, flows: Sequence[Any]) -> Function:
-    size = rng.randint(2, 6) if len(flows) > 1 else 2
-    return Function(name, make_body(name, rng, list(TASKS), flows, size=size))
+    return [*inner, *(make("function", n, flows) for n in range(count))]

@@ -31,13 +31,18 @@ _MOST_ITEMS = 4
 
 class Act(msgspec.Struct):
     """What a step does in one flow; its attempt `good` succeeds, and so does attempt `undo` of its
-    rollback.
+    rollback. In the runs after the first one, attempt `later` succeeds, unless that is 0.
     """
 
     ms: int = 10
     good: int = 1
     undo: int = 1
     is_wanted: bool = True
+    later: int = 0
+
+    def good_in(self, run: int) -> int:
+        """Return the attempt that succeeds in a run of the flow."""
+        return self.later if self.later and run > 1 else self.good
 
 
 class Course(msgspec.Struct):
@@ -57,19 +62,29 @@ class End(msgspec.Struct):
     timeout: float = 0.0
 
 
-def make_parts(seed: int) -> list[Workflow[Course, Any]]:
-    """Make the workflows of which sub-workflows are chosen."""
-    return [_make_shape(f"part{n}", random.Random(f"{seed}-part-{n}"), []) for n in range(4)]
+def make_parts(seed: int, *, has_threads: bool = True) -> list[Workflow[Course, Any]]:
+    """Make the workflows of which sub-workflows are chosen; without `has_threads` no function is plain."""
+    return [
+        _make_shape(f"part{n}", random.Random(f"{seed}-part-{n}"), [], has_threads=has_threads)
+        for n in range(4)
+    ]
 
 
-def make_shapes(seed: int, count: int, parts: Sequence[Workflow[Course, Any]]) -> list[Workflow[Course, Any]]:
+def make_shapes(
+    seed: int, count: int, parts: Sequence[Workflow[Course, Any]], *, has_threads: bool = True
+) -> list[Workflow[Course, Any]]:
     """Make `count` workflows, at least one of them spread; their sub-workflows, some of `parts`, are not in
-    the list.
+    the list. Without `has_threads` no function is plain.
     """
-    shapes = [_make_shape(f"shape{n}", random.Random(f"{seed}-shape-{n}"), parts) for n in range(count)]
+
+    def make(n: int, number: int) -> Workflow[Course, Any]:
+        rng = random.Random(f"{seed}-shape-{number}")
+        return _make_shape(f"shape{n}", rng, parts, has_threads=has_threads)
+
+    shapes = [make(n, n) for n in range(count)]
     number = count
     while not any(shape.spreads for shape in shapes):
-        shapes[-1] = _make_shape(shapes[-1].name, random.Random(f"{seed}-shape-{number}"), parts)
+        shapes[-1] = make(count - 1, number)
         number += 1
     return shapes
 
@@ -112,7 +127,7 @@ def _make_act(rng: random.Random) -> Act:
 
 
 def _make_shape(
-    name: str, rng: random.Random, parts: Sequence[Workflow[Course, Any]]
+    name: str, rng: random.Random, parts: Sequence[Workflow[Course, Any]], *, has_threads: bool
 ) -> Workflow[Course, Any]:
     shape: Workflow[Course, Any] = Workflow(name, input=Course, retry=RULE, spread=rng.random() < 0.5)
     share_of_each = rng.choice([0, 0.2])  # a workflow with one is local
@@ -127,7 +142,7 @@ def _make_shape(
             _add_each(shape, f"s{n}", after, rng)
             continue
         step = shape.step(
-            _act_plainly if rng.random() < 0.2 else _act,
+            _act_plainly if rng.random() < 0.2 and has_threads else _act,
             name=f"s{n}",
             after=after,
             when=_is_wanted if rng.random() < 0.2 else None,
@@ -188,7 +203,7 @@ def _act_plainly(ctx: StepContext[Course]) -> int:
 
 
 def _do(ctx: StepContext[Course], act: Act) -> int:
-    if ctx.attempt < act.good:
+    if ctx.attempt < act.good_in(ctx.run):
         raise ConnectionError(f"attempt {ctx.attempt} of {ctx.step}")
     note("did", ctx)
     return ctx.input.number

@@ -93,7 +93,7 @@ class _Maker:
         left = [depth < _DEEPEST or kind not in _GROUPS for kind in self._shares]
         shares = [share * is_left for share, is_left in zip(self._shares.values(), left, strict=True)]
         kind = rng.choices(list(self._shares), shares)[0]
-        chosen = rng.choices(self._tasks, [70, 15, 15])[0]
+        chosen = rng.choices(self._tasks, [70, 15, 15][: len(self._tasks)])[0]
         if kind in ("sleep", "limited"):
             return Piece(kind, name, size=rng.randint(1, 300))
         if kind == "map":

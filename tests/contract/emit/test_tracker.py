@@ -12,7 +12,7 @@ import pytest
 from drivers.counting import count_lines
 from drivers.virtual import VirtualWorld
 
-from eventbus import EventProvider, ProviderStopped
+from eventbus import EventProvider, HandlerError, ProviderStopped, Retry
 from eventbus.emit import stream_keeper
 from eventbus.emit.emission import PendingEmission
 from eventbus.emit.wait_list import EARLY_AGE, EARLY_LIMIT, WaitList
@@ -191,6 +191,51 @@ async def test_an_outcome_from_before_the_add_was_sent_is_of_an_earlier_run(
     assert await joined == 2
 
 
+async def test_the_outcome_of_the_run_before_that_comes_late_is_not_that_of_this_run(
+    make_provider: MakeProvider, until: Until
+) -> None:
+    provider = make_provider()
+    go, runs = asyncio.Event(), 0
+
+    @provider.on("ask", retry=Retry(attempts=1))
+    async def ask(_: Any) -> int:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise ValueError("not yet")
+        await go.wait()
+        return runs
+
+    async with provider.worker():
+        waits = _tracker(provider)._waits
+        late: list[Outcome] = []
+        waits.settle = late.append  # what the stream brings
+        emission = provider.emit("ask", reply_timeout=None)
+        await emission.enqueued()
+        await until(lambda: late, "the job has ended")
+        with pytest.raises(HandlerError, match="not yet"):
+            await provider.result(emission.job_id)  # from its record
+        del waits.settle
+        assert await provider.inspector.retry(emission.job_id)
+        again = asyncio.create_task(provider.result(emission.job_id))
+        await until(lambda: emission.job_id in waits.jobs, "the second run is waited for")
+        for outcome in late:
+            waits.settle(outcome)
+        await until(lambda: waits.looked == waits.announced == 1, "the record was asked")
+        go.set()
+        assert await asyncio.wait_for(again, 60) == 2
+
+
+async def test_the_outcomes_that_were_read_from_records_are_bounded_in_number() -> None:
+    waits: Any = WaitList()
+    for n in range(EARLY_LIMIT + 50):
+        waits.settle_recorded(Outcome(f"j{n}", "completed", "1"))
+    assert list(waits._recorded) == [f"j{n}" for n in range(50, EARLY_LIMIT + 50)]
+    waits.settle(Outcome("j50", "completed", "1"))
+    assert "j50" not in waits._recorded
+
+
+@pytest.mark.slow
 async def test_outcomes_come_within_seconds_after_the_reply_stream_was_lost(
     make_provider: MakeProvider, admin: Callable[..., Any], prefix: str, logs: list[MutableMapping[str, Any]]
 ) -> None:

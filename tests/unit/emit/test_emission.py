@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eventbus import EmitError, Event, JobCancelled, PayloadError, ProviderStopped, UsageError
+from eventbus import EmitError, Event, HandlerError, JobCancelled, PayloadError, ProviderStopped, UsageError
 from eventbus.emit.emission import Emission, PendingEmission
 from eventbus.emit.route import Route
 from eventbus.model.durations import Duration
@@ -74,6 +74,18 @@ async def test_a_refusal_reaches_those_who_wait_for_the_enqueue() -> None:
     for each in await asyncio.gather(*waits, return_exceptions=True):
         assert isinstance(each, EmitError)
     with pytest.raises(EmitError):
+        await emission
+
+
+async def test_an_outcome_that_overtakes_the_answer_to_the_add_is_none_of_the_enqueue() -> None:
+    emission = _make()
+    waiting = asyncio.create_task(emission.enqueued())
+    await asyncio.sleep(0)
+    emission.settle("failed", describe(ValueError("no"), attempts=1, event="ask"))
+    await waiting
+    await emission.enqueued()
+    assert emission.send_error is None
+    with pytest.raises(HandlerError, match="no"):
         await emission
 
 
