@@ -235,7 +235,6 @@ async def test_the_outcomes_that_were_read_from_records_are_bounded_in_number() 
     assert "j50" not in waits._recorded
 
 
-@pytest.mark.slow
 async def test_outcomes_come_within_seconds_after_the_reply_stream_was_lost(
     make_provider: MakeProvider, admin: Callable[..., Any], prefix: str, logs: list[MutableMapping[str, Any]]
 ) -> None:
