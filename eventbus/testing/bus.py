@@ -18,7 +18,7 @@ import dataclasses
 import difflib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -52,6 +52,7 @@ from eventbus.testing.records import (
     EmittedPayloads,
     Run,
     Where,
+    copy_of,
     delay_of,
     describe_misses,
     find_emission,
@@ -73,6 +74,10 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _START = datetime(2030, 1, 1, tzinfo=UTC)
+_EARLIEST = 1971
+"""The first year that a test may begin in: times before 1970 are none to the server."""
+_WORK = 70.0
+"""Seconds that a drain lets pass at a time while a job runs and nothing is due."""
 _NOTHING: Any = object()
 
 seeds_used: list[int] = []
@@ -90,7 +95,7 @@ class Drained(NamedTuple):
 class Fake:
     """What stands for a handler, a step or a task, until the bus is left or `end` is called."""
 
-    def __init__(self, target: Target, returns: Any, raises: Exception | None) -> None:
+    def __init__(self, target: _Named, returns: Any, raises: Exception | None) -> None:
         self.calls: list[Any] = []
         """What each call got: the payload of an event, the input of the flow of a step, the arguments of a
         task, the payload or the state of a transition.
@@ -128,9 +133,26 @@ class _Program:
         return [each for each in self.life.extensions if isinstance(each, Steered)]
 
 
+class _Named:
+    """What a test has named: functions of programs. One function may have several events, and several
+    programs may have one event.
+    """
+
+    def __init__(self, targets: list[tuple[_Program, Target]]) -> None:
+        self._targets = targets
+
+    def matches(self, program: _Program, name: str) -> bool:
+        return any(one is program and target.matches(name) for one, target in self._targets)
+
+    def check(self, value: Any) -> None:
+        """Raise PayloadError, or UsageError, unless each of them may return such a value."""
+        for _, target in self._targets:
+            target.check(value)
+
+
 @dataclasses.dataclass
 class _Failure:
-    target: Target
+    target: _Named
     error: Exception
     left: int
 
@@ -167,20 +189,24 @@ class TestBus:
 
         `schedules` puts the declared schedules into the server; `start` is the time at first, aware; `seed`
         makes ids and jitter; `lease` holds for all workers. Without `leaps`, upkeep comes as often as in
-        production, so a month takes seconds. Handlers and steps with a pool of processes run in threads,
-        unless `processes` asks for real ones. Raises UsageError for a naive `start`.
+        production, so an hour takes about a second. Handlers and steps with a pool of processes run in
+        threads, unless `processes` asks for real ones. Raises UsageError for an option that cannot be meant.
         """
-        if not providers:
-            raise UsageError("expected a provider, as in TestBus(provider)")
-        if start.tzinfo is None:
+        for provider in providers or (None,):
+            if not isinstance(provider, EventProvider):
+                raise UsageError(f"expected a provider, as in TestBus(provider), got: {shown(provider)}")
+        if not isinstance(cast("object", start), datetime) or start.tzinfo is None or start.year < _EARLIEST:
             raise UsageError(
-                f"expected start with a time zone, as in datetime(2030, 1, 1, tzinfo=UTC), got: {start}"
+                f"expected start to be a datetime from {_EARLIEST} on with a time zone, as in "
+                f"datetime(2030, 1, 1, tzinfo=UTC), got: {shown(start)}"
             )
-        self._start = to_unix_ms(start) // 1000
+        if not isinstance(cast("object", seed), int):
+            raise UsageError(f"expected seed to be an integer, got: {shown(seed)}")
+        self._start = to_unix_ms(start) / 1000
         self._providers = providers
         self._schedules = schedules
         self._seed = seed
-        self._lease = seconds(lease, setting="lease")
+        self._lease = _check_duration(lease, "lease", least=0.001)
         self._leaps = leaps
         self._has_processes = processes
         self._exits = AsyncExitStack()
@@ -224,6 +250,7 @@ class TestBus:
             self._time.install()
             exits.callback(self._time.remove)
             server.clean()
+            exits.callback(server.clean)
             self._network = Network(self._time, server)
             add_scheme(SCHEME, lambda url: VirtualConnector(url, self._network))
             self._seed_chance(exits)
@@ -231,6 +258,7 @@ class TestBus:
             self._outside.run(NODE.set, None)
             self._time.is_busy, self._time.on_due = self._is_busy, self._on_due
             self._time.server_due, self._time.on_standstill = self._server_due, self._on_standstill
+            self._time.patience = max(self._time.patience, 5 * self._lease)
             for provider in self._providers:
                 await self._adopt(provider, worker=True, exits=exits)
             self._exits = exits.pop_all()
@@ -243,8 +271,10 @@ class TestBus:
     ) -> None:
         """Stop the workers and providers, and give the loop its time back. Raises the error of an answer."""
         try:
-            if error is None and self._sending:
-                await self.settle()
+            if error is None:
+                if self._sending:
+                    await self.settle()
+                self._raise_answers()
         finally:
             self._is_entered = False
             for task in self._sending:
@@ -287,12 +317,17 @@ class TestBus:
         """Change a provider for the test; return what puts all back."""
         life = program.life
         middleware, on_worker, make_processes = list(life.middleware), life.on_worker, life.make_processes
-        life.middleware.append(self._around)
+
+        async def around(payload: Any, ctx: EventContext, call_next: CallNext) -> Any:
+            name = ctx.event if ctx.group == DEFAULT_GROUP else f"{ctx.event}@{ctx.group}"
+            return await self._seen(program, payload, RunFacts(name, "", ctx.attempt), call_next)
+
+        life.middleware.append(around)
         life.listeners.add(("completed", "failed", "cancelled"), self._note_end, scope=None)
         life.make_processes = partial(HeldProcesses, self._time) if self._has_processes else ThreadProcesses
         if not self._schedules:
             life.on_worker = None
-        removals = [each.steer(self._seen) for each in program.steered]
+        removals = [each.steer(partial(self._seen, program)) for each in program.steered]
 
         def put_back() -> None:
             for remove in removals:
@@ -331,6 +366,7 @@ class TestBus:
 
     async def start_worker(self, provider: EventProvider | None = None) -> None:
         """Start the worker of a provider, by default of the only one. Raises UsageError if one runs."""
+        self._check_entered("start a worker")
         program = self._find(provider)
         if program.worker is not None:
             raise UsageError("the worker of this provider runs already; a provider has one at a time")
@@ -338,6 +374,7 @@ class TestBus:
 
     async def stop_worker(self, provider: EventProvider | None = None) -> None:
         """Stop a worker in an orderly way: handlers finish within the grace."""
+        self._check_entered("stop a worker")
         program = self._find(provider)
         if program.worker is not None:
             await program.life.end_worker(program.worker)
@@ -345,6 +382,7 @@ class TestBus:
 
     def kill_worker(self, provider: EventProvider | None = None) -> None:
         """End a worker as `kill -9` does: nothing of it runs any more, and its leases run out."""
+        self._check_entered("kill a worker")
         program = self._find(provider)
         if program.node is None or program.worker is None:
             raise UsageError("no worker runs; start one with start_worker()")
@@ -394,7 +432,9 @@ class TestBus:
 
     @property
     def now(self) -> datetime:
-        """The virtual time."""
+        """The virtual time; that of the end once the bus is left. Raises UsageError before it is entered."""
+        if not hasattr(self, "_time"):
+            self._check_entered("tell the time")
         return datetime.fromtimestamp(self._time.server_us() / 1_000_000, UTC)
 
     async def settle(self) -> None:
@@ -431,11 +471,17 @@ class TestBus:
         name = None if event is None else _name_of(event)
         before = Counter(self._ended)
         await self.settle()
+        alone = 0.0
         while await self._has_work(name):
             due = self._time.next_due()
-            if due is None:
+            if due is not None:
+                alone = 0.0
+                await self.advance(max(0.001, due - self._time.now))
+                continue
+            if alone >= self._time.patience:
                 self._on_standstill()
-            await self.advance(max(0.001, 0.0 if due is None else due - self._time.now))
+            alone += _WORK
+            await self.advance(_WORK)
         ended = Counter[str]()
         for (queue, outcome), count in (self._ended - before).items():
             if name is None or event_of(queue.partition("@")[0]) == name:
@@ -451,10 +497,14 @@ class TestBus:
                     continue
                 if queue.active or (queue.waiting and queue.paused is None and queue.workers):
                     return True
-                if queue.delayed:
-                    page = await inspector.jobs(queue.name, state="delayed", limit=1000)
+                cursor: str | None = ""
+                while queue.delayed and cursor is not None:
+                    page = await inspector.jobs(
+                        queue.name, state="delayed", limit=1000, cursor=cursor or None
+                    )
                     if any(job.attempts for job in page.jobs):
                         return True
+                    cursor = page.cursor
         return False
 
     def _by_prefix(self) -> list[_Program]:
@@ -503,8 +553,7 @@ class TestBus:
             raise UsageError(
                 f"expected error to be an exception, such as ConnectionError(), got: {shown(error)}"
             )
-        if times < 1:
-            raise UsageError(f"expected times to be 1 or more, got: {shown(times)}")
+        _check_times(times)
         self._failures.append(_Failure(self._target(named), told, times))
 
     def replace(self, named: object, *, returns: Any = _NOTHING, raises: Exception | None = None) -> Fake:
@@ -519,6 +568,10 @@ class TestBus:
         """
         if (returns is _NOTHING) == (raises is None):
             raise UsageError("expected either returns=... or raises=... for what is replaced")
+        if raises is not None and not isinstance(cast("object", raises), Exception):
+            raise UsageError(
+                f"expected raises to be an exception, such as ValueError(), got: {shown(raises)}"
+            )
         target = self._target(named)
         if raises is None:
             target.check(returns)
@@ -528,6 +581,7 @@ class TestBus:
 
     def lose_connections(self) -> None:
         """Cut all connections; they are opened again."""
+        self._check_entered("cut connections")
         self._network.lose_connections()
 
     async def server_away(self, duration: Duration) -> None:
@@ -588,8 +642,10 @@ class TestBus:
 
         With codec, middleware, lifespans, timeout and retry rule: between attempts time passes. There is no
         job in the server, so a save is refused, and the result of a group of its own is None. Raises what an
-        emitter would get, PayloadError, and UsageError if no worker of the bus has the handler.
+        emitter would get, PayloadError, and UsageError if no worker of the bus has the handler, or if it is
+        killed meanwhile. Of several providers with the event, the first one is meant.
         """
+        self._check_entered("run a handler")
         name = _name_of(event)
         queue = queue_name(name, group)
         for program, subscription in self._subscriptions():
@@ -598,15 +654,25 @@ class TestBus:
             consumer = consumer_of(program.worker, queue)
             if consumer is not None:
                 route = subscription.route
-                running = self._time.loop.create_task(
-                    run_alone(consumer, route, route.encode_payload(payload)),
-                    context=program.node.context.copy(),
-                )
-                result = await running
+                running = run_alone(consumer, route, route.encode_payload(payload))
+                result = await self._outlive(program.node, running)
                 return route.decode_result(result) if group == DEFAULT_GROUP else None
         if any(subscription.queue == queue for _, subscription in self._subscriptions()):
             raise UsageError(f"no worker of the bus serves {name}; start one with start_worker()")
         raise self._unknown(name if group == DEFAULT_GROUP else f"{name}@{group}")
+
+    async def _outlive(self, node: Node, coro: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in a node. Raises UsageError if the node is killed."""
+        running = self._time.loop.create_task(coro, context=node.context.copy())
+        try:
+            await asyncio.wait((running, node.death), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not running.done() and not node.is_dead:
+                running.cancel()
+                await asyncio.wait((running,))
+        if node.is_dead and not running.done():
+            raise UsageError("the worker was killed while it ran the handler")
+        return running.result()
 
     # Answers
 
@@ -625,6 +691,7 @@ class TestBus:
         end of the bus raises that error. Raises PayloadError for a payload that does not fit, and
         UsageError for a point that means nothing.
         """
+        _check_answerable(signal, "a Signal, such as Signal('approved', bool)")
         signal.encode(payload)
         what = f"signal {signal.name} after {times} x {_shown_name(after)}"
         return self._answer(what, flow.id, after, times, partial(flow.signal, signal, payload))
@@ -638,14 +705,14 @@ class TestBus:
 
         As `signal_when`; `after` is a transition, or an Event.
         """
+        _check_answerable(transition, "a transition that waits, such as Review.approve")
         transition.encode(payload)
         what = f"trigger {transition.name} after {times} x {_shown_name(after)}"
         return self._answer(what, flow.id, after, times, partial(flow.trigger, transition, payload))
 
     def _answer(self, what: str, flow_id: str, after: object, times: int, send: Callable[[], Any]) -> Answer:
-        if times < 1:
-            raise UsageError(f"expected times to be 1 or more, got: {shown(times)}")
-        is_point = after.name.__eq__ if isinstance(after, Event) else self._target(after).matches
+        _check_times(times)
+        is_point = after.name.__eq__ if isinstance(after, Event) else self._point(after)
         answer = Answer(what, flow_id, is_point, times, send)
         self._answers.append(answer)
         for flow, name in self._passed:
@@ -682,10 +749,12 @@ class TestBus:
     @overload
     def emitted(self, event: str) -> EmittedPayloads[Any]: ...
     def emitted(self, event: Event[Any, Any] | str) -> EmittedPayloads[Any]:
-        """Return the payloads that the providers emitted of an event, in their order.
+        """Return the payloads that the providers emitted of an event, in their order, also of those that the
+        server never got.
 
         Its `records` have the key, delay, meta, causation and correlation of each. What schedules emit is not
-        among them: the server does that. `bus.ran` has it.
+        among them: the server does that. `bus.ran` has it. Raises UsageError for a name that is like that of
+        an event, and is none.
         """
         return EmittedPayloads(self._records_of(event))
 
@@ -755,22 +824,30 @@ class TestBus:
 
     def _records_of(self, event: Event[Any, Any] | str) -> list[EmissionRecord[Any]]:
         name = _name_of(event)
-        return [record for record in self._emissions if record.event == name]
+        found = [record for record in self._emissions if record.event == name]
+        if not found and isinstance(event, str):
+            self._check_spelling(name)
+        return found
 
-    async def _around(self, payload: Any, ctx: EventContext, call_next: CallNext) -> Any:
-        """Stand around each handler, inside of its middleware."""
-        name = ctx.event if ctx.group == DEFAULT_GROUP else f"{ctx.event}@{ctx.group}"
-        return await self._seen(payload, RunFacts(name, "", ctx.attempt), call_next)
+    def _check_spelling(self, event: str) -> None:
+        """Raise UsageError for the name of an event that nobody has, and that is like one."""
+        known = {subscription.route.name for _, subscription in self._subscriptions()}
+        known |= {record.event for record in self._emissions}
+        near = difflib.get_close_matches(event, known, cutoff=0.8)
+        if event not in known and near:
+            raise UsageError(
+                f"no event is named {shown(event)}; did you mean {' or '.join(map(repr, near))}?"
+            )
 
-    async def _seen(self, value: Any, facts: RunFacts, call_next: CallNext) -> Any:
+    async def _seen(self, program: _Program, value: Any, facts: RunFacts, call_next: CallNext) -> Any:
         """Note a run; fail it, or fake it, if that was asked for."""
         self.ran.append(Run(facts.name, facts.attempt, self.now, facts.flow))
         for failure in self._failures:
-            if failure.left > 0 and failure.target.matches(facts.name):
+            if failure.left > 0 and failure.target.matches(program, facts.name):
                 failure.left -= 1
                 raise failure.error
         for fake in self._fakes:
-            if not fake.is_over and fake.target.matches(facts.name):
+            if not fake.is_over and fake.target.matches(program, facts.name):
                 result = fake.call(value)
                 break
         else:
@@ -792,7 +869,7 @@ class TestBus:
             given = options.idempotency_key
             self._emissions.append(
                 EmissionRecord(
-                    payload,
+                    copy_of(payload),
                     route.name,
                     emission.job_id,
                     given if given is not None else "" if route.key is None else route.key(payload),
@@ -816,22 +893,46 @@ class TestBus:
     def _subscriptions(self) -> Iterator[tuple[_Program, Subscription]]:
         return ((program, each) for program in self._programs for each in program.registry)
 
-    def _target(self, named: object) -> Target:
+    def _target(self, named: object) -> _Named:
         """Return what is named. Raises UsageError if it is nothing that the providers have."""
         self._check_entered("name a function")
-        for _, subscription in self._subscriptions():
+        found: list[tuple[_Program, Target]] = []
+        for program, subscription in self._subscriptions():
             route, label = subscription.route, _label(subscription)
-            if (isinstance(named, Event) and named.name == route.name) or named == route.name:
-                return Target(route.name, partial(_is_of_event, route.name), route.result.encode)
-            if named == label or named is subscription.handler.function:
+            is_meant = (
+                named.name == route.name
+                if isinstance(named, Event)
+                else named == label or named is subscription.handler.function
+            )
+            if is_meant:
                 is_answer = subscription.handler.group == DEFAULT_GROUP
-                return Target(label, label.__eq__, route.result.encode if is_answer else _accept)
-        for program in self._programs:
-            for steered in program.steered:
-                found = steered.find_target(cast("object", named))
-                if found is not None:
-                    return found
-        raise self._unknown(_shown_name(named))
+                check = route.result.encode if is_answer else _accept
+                found.append((program, Target(label, label.__eq__, check)))
+        found += self._points(cast("object", named))
+        if not found:
+            raise self._unknown(_shown_name(named))
+        return _Named(found)
+
+    def _points(self, named: object) -> list[tuple[_Program, Target]]:
+        """Return which functions of flows are named."""
+        targets = (
+            (program, steered.find_target(named)) for program in self._programs for steered in program.steered
+        )
+        return [(program, target) for program, target in targets if target is not None]
+
+    def _point(self, named: object) -> Callable[[str], bool]:
+        """Return the test of a point in the story of a flow."""
+        self._check_entered("name a function")
+        found = self._points(named)
+        if not found and any(named == each.route.name for _, each in self._subscriptions()):
+            return named.__eq__  # the name of an event that the flow emits
+        if not found:
+            self._target(named)
+            raise UsageError(
+                f"{_shown_name(named)} is the handler of an event, and no point in the story of a flow; name "
+                "a step or a task of the flow, or an Event that it emits"
+            )
+        return lambda name: any(target.matches(name) for _, target in found)
 
     def _unknown(self, name: str) -> UsageError:
         known = list(dict.fromkeys(self._names()))
@@ -851,17 +952,29 @@ class TestBus:
                 yield from steered.targets
 
 
-def _check_duration(duration: Duration, setting: str) -> float:
+def _check_duration(duration: Duration, setting: str, *, least: float = 0) -> float:
     try:
         passed = seconds(duration, setting=setting)
     except EventBusError as error:
         raise UsageError(str(error)) from error
-    if passed < 0:
-        raise UsageError(f"expected {setting} of 0 or more, got: {shown(duration)}")
+    if passed < least:
+        raise UsageError(f"expected {setting} of {least:g} s or more, got: {shown(duration)}")
     return passed
 
 
+def _check_answerable(given: object, expected: str) -> None:
+    if isinstance(given, str) or not hasattr(given, "encode"):
+        raise UsageError(f"expected {expected}, got: {shown(given)}")
+
+
+def _check_times(times: object) -> None:
+    if not isinstance(times, int) or times < 1:
+        raise UsageError(f"expected times to be 1 or more, got: {shown(times)}")
+
+
 def _name_of(event: Event[Any, Any] | str) -> str:
+    if not isinstance(cast("object", event), (Event, str)):
+        raise UsageError(f"expected an Event, or its name, got: {shown(event)}")
     return event if isinstance(event, str) else event.name
 
 
@@ -875,10 +988,6 @@ def _shown_name(named: Any) -> str:
 def _label(subscription: Subscription) -> str:
     group = subscription.handler.group
     return subscription.route.name if group == DEFAULT_GROUP else f"{subscription.route.name}@{group}"
-
-
-def _is_of_event(event: str, name: str) -> bool:
-    return name.partition("@")[0] == event
 
 
 def _accept(_: Any) -> None:

@@ -1,6 +1,6 @@
 """The parts of asyncio's own event loop that virtual time and nodes use: the only module that touches its
 private attributes (`_selector`, `_ready`, `_scheduled`, `_timer_cancelled_count`, `_clock_resolution`,
-`_unregister_task`).
+`_unregister_task`), and the method of anyio's backend that runs functions in threads.
 
 A loop class of ours would need none of them, but a policy or a runner in each test instead. uvloop has none
 of these attributes and is refused. CI runs the tests of this package on each Python that the project names.
@@ -19,11 +19,14 @@ from contextvars import Context
 from itertools import count
 from typing import Any
 
+from anyio._core._eventloop import get_async_backend
+
 from eventbus.errors import UsageError
 
 __all__ = ["LoopParts", "context_of", "make_handle", "make_timer", "waits_for"]
 
 
+_RUN_SYNC = "run_sync_in_worker_thread"
 _RESOLUTION = 1e-6
 """Seconds. The loop fires a timer if its moment is less than this ahead. Its own 1e-9 is lost in the digits
 of a time of 100 days and more: a timer whose moment has come would never fire, for time stands meanwhile.
@@ -49,6 +52,7 @@ class LoopParts:
         self.select: Callable[[float | None], list[Any]] = self._loop._selector.select
         """The selector's own."""
         self._base_sockets = self._count_sockets()
+        self._anyio: tuple[Any, Any] | None = None
         self._resolution: float = self._loop._clock_resolution
         self._loop._clock_resolution = _RESOLUTION
 
@@ -59,8 +63,20 @@ class LoopParts:
             setattr(owner, name, method)
             self._replaced.append((owner, name))
 
+    def replace_anyio_threads(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Put this into the place of what anyio runs a function in a thread with; return that. So it holds
+        for whoever imported `anyio.to_thread.run_sync` itself, too.
+        """
+        backend: Any = get_async_backend()
+        own, self._anyio = backend.run_sync_in_worker_thread, (backend, vars(backend)[_RUN_SYNC])
+        setattr(backend, _RUN_SYNC, staticmethod(run))
+        return own
+
     def give_back(self) -> None:
-        """Let the loop have its own methods again."""
+        """Let the loop have its own methods again, and anyio its own."""
+        if self._anyio is not None:
+            backend, own = self._anyio
+            setattr(backend, _RUN_SYNC, own)
         for owner, name in self._replaced:
             delattr(owner, name)
         self._loop._clock_resolution = self._resolution

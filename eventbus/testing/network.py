@@ -114,7 +114,7 @@ class VirtualWire(Wire):
         self.behind: deque[tuple[Any, ...]] = deque()
         """The commands behind it."""
         self.timer: asyncio.TimerHandle | None = None
-        self.is_over = False
+        self.is_over: bool = False
         self._network = network
         if self.node is not None:
             self.node.connections.append(self)
@@ -200,9 +200,9 @@ class Network:
 
     def __init__(self, time: VirtualTime, server: TestServer) -> None:
         self.wires: list[VirtualWire] = []
-        self.is_away = False
+        self.is_away: bool = False
         """Whether nobody reaches the server."""
-        self.calls = 0
+        self.calls: int = 0
         """How many commands the server has run."""
         self._time = time
         self._server = server

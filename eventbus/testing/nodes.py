@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from eventbus.runtime.upkeep import Upkeep
+from eventbus.telemetry.gauge_board import boards
 
 if TYPE_CHECKING:
     from eventbus.testing.virtual_time import VirtualTime
@@ -43,18 +44,20 @@ class Node:
 
     def __init__(self, time: VirtualTime, name: str) -> None:
         self.name = name
-        self.is_live = True
-        self.is_dead = False
+        self.is_live: bool = True
+        self.is_dead: bool = False
         self.holds: set[object] = set()
         """What it has at work outside of the loop."""
-        self.skew = 0.0
+        self.skew: float = 0.0
         """Seconds by which its clock is ahead."""
         self.connections: list[Connection] = []
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._time = time
         self._held: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[asyncio.TimerHandle, Upkeep]] = []
-        self.context = copy_context()
+        self.death: asyncio.Future[None] = time.loop.create_future()
+        """Has its result once this is killed."""
+        self.context: Context = copy_context()
         """A context in which things of this node start; copy it."""
         self.context.run(NODE.set, self)
 
@@ -71,12 +74,16 @@ class Node:
     def kill(self) -> None:
         """End it as `kill -9` does: nothing of it runs any more, and the server sees its connections end."""
         self.is_live, self.is_dead = False, True
+        if not self.death.done():
+            self.death.set_result(None)
         tasks: list[Any] = [task for task in self.tasks if not task.done()]
         for task in tasks:
             self._time.parts.strike(task)
         self._time.outside -= self.holds
         self.holds.clear()
         _graves.append((self, tasks, self._take_handles()))
+        for board in [board for board, keeper in boards.items() if keeper in self.tasks]:
+            del boards[board]
         for each in list(self.connections):
             each.vanish()
 

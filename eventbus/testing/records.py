@@ -6,10 +6,12 @@ nothing that was seen changes later.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
+from eventbus.errors import UsageError
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.names import shown
 from eventbus.settings.keywords import EmitOptions
@@ -19,6 +21,7 @@ __all__ = [
     "EmittedPayloads",
     "Run",
     "Where",
+    "copy_of",
     "delay_of",
     "describe_misses",
     "find_emission",
@@ -53,6 +56,7 @@ class EmissionRecord(NamedTuple, Generic[P]):
     """One emission, as the program made it."""
 
     payload: P
+    """As it was then: a copy, if it can be copied."""
     event: str
     job_id: str
     """The id that it had at first; it joins an earlier job if that has its key."""
@@ -77,6 +81,14 @@ class EmittedPayloads(list[P]):
     def __init__(self, records: Sequence[EmissionRecord[P]]) -> None:
         super().__init__(record.payload for record in records)
         self.records: Sequence[EmissionRecord[P]] = records
+
+
+def copy_of(payload: P) -> P:
+    """Return a copy that nobody changes later; the payload itself if it cannot be copied."""
+    try:
+        return copy.deepcopy(payload)
+    except Exception:  # noqa: BLE001  (whatever the copying of a user's class raises)
+        return payload
 
 
 def delay_of(options: EmitOptions, now: datetime) -> float:
@@ -107,6 +119,12 @@ def _differences(payload: Any, where: Where[Any] | None) -> list[str]:
     """Return in what a payload differs from those that are meant; nothing if it is one of them."""
     if where is None:
         return []
+    given: object = where
+    if not callable(where) and not isinstance(given, Mapping):
+        raise UsageError(
+            f"expected where to be a function of the payload, or the values of some of its fields, got: "
+            f"{shown(given)}"
+        )
     if callable(where):
         return [] if where(payload) else ["`where` is not true for it"]
     return [difference for name, wanted in where.items() if (difference := _differs(payload, name, wanted))]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import hiredis
 
@@ -20,6 +20,8 @@ __all__ = ["TestServer"]
 
 _NOTHING = object()
 _URL = "EVENTBUS_TEST_URL"
+_NAME = "eventbus-test-kit"
+"""The name of the connections to a server that was given."""
 _pack = cast("Any", hiredis).pack_command
 
 
@@ -78,6 +80,20 @@ class TestServer:
                 raise ConnectionResetError("the server of the tests has ended")
             reader.feed(data)
 
+    def enter(self, database: int, login: SplitResult) -> None:
+        """Choose a database, with the user and password of a URL, on each connection. Raises UsageError."""
+        commands: list[tuple[Any, ...]] = [("SELECT", database)]
+        if login.password:
+            commands.insert(0, ("AUTH", unquote(login.username or "default"), unquote(login.password)))
+        for raw in self._sockets:
+            for command, reply in zip(commands, self.run(commands, raw=raw), strict=True):
+                if isinstance(reply, Refusal):
+                    raise UsageError(
+                        f"the server of {_URL} refuses {command[0]} "
+                        f"({'database ' + str(database) if command[0] == 'SELECT' else 'the password'}): "
+                        f"{reply.line}"
+                    )
+
     def close(self) -> None:
         """Leave the server, and end it if it was started for the tests. Idempotent."""
         if TestServer._one is self:
@@ -109,24 +125,42 @@ def _start() -> TestServer:
 
 def _join(url: str) -> TestServer:
     parts = urlsplit(url)
+    database = parts.path.strip("/") if parts.scheme == "redis" else ""
+    if parts.scheme not in ("redis", "unix") or not (database or "0").isdecimal():
+        raise UsageError(
+            f"expected {_URL} to be a URL such as redis://127.0.0.1:6390/0 or unix:///run/redis.sock, "
+            f"got: {url}"
+        )
+    is_path = parts.scheme == "unix"
     try:
         server = TestServer(
-            unquote(parts.path)
-            if parts.scheme == "unix"
-            else (parts.hostname or "127.0.0.1", parts.port or 6379)
+            unquote(parts.path) if is_path else (parts.hostname or "127.0.0.1", parts.port or 6379)
         )
     except OSError as error:
         raise UsageError(f"no server at {_URL}={url}: {error}; start an empty one there") from error
-    if parts.scheme != "unix":
-        if parts.password:
-            server.run([("AUTH", unquote(parts.username or "default"), unquote(parts.password))])
-        if database := parts.path.strip("/"):
-            server.run([("SELECT", database)])
-    (count,) = server.run([("DBSIZE",)])
-    if count:
+    # Each process of xdist has a database of its own.
+    number = int(database or 0) + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    try:
+        server.enter(number, parts)
+        (count,) = server.run([("DBSIZE",)])
+        (clients,) = server.run([("CLIENT", "LIST")])
+        if _is_used(str(clients), number):
+            raise UsageError(
+                f"{_URL} names a server whose database {number} another test process uses; give each a "
+                "database, or a server, of its own"
+            )
+        if count:
+            raise UsageError(
+                f"{_URL} names a server that holds {count} keys; the test kit removes all keys before each "
+                f"test, so it takes an empty server only. If a test that was killed has left them, empty it: "
+                f"redis-cli -n {number} FLUSHDB"
+            )
+        server.run([("CLIENT", "SETNAME", _NAME)])
+    except UsageError:
         server.close()
-        raise UsageError(
-            f"{_URL} names a server that holds {count} keys; the test kit removes all keys before each test, "
-            "so it takes an empty server only"
-        )
+        raise
     return server
+
+
+def _is_used(clients: str, number: int) -> bool:
+    return any(f" name={_NAME} " in line and f" db={number} " in line for line in clients.splitlines())

@@ -7,7 +7,7 @@ moves to the earliest of the loop's next timer, of what the server has to do nex
 
     runs -- nothing is ready --> still -- settle() waits --> its caller goes on
                                        -- something is due --> moved there
-                                       -- nothing is due ---> upkeep has three chances, then `on_standstill`
+                                       -- only upkeep is ----> it goes on for `patience`, then `on_standstill`
 
 Leaps: timers of upkeep (`runtime.upkeep`) are kept apart. They do not stop a leap; each that is overdue fires
 once, a millisecond before the leap ends, and before the keys expire whose time has come.
@@ -17,7 +17,8 @@ Not here: what the server has to do (`server_due`), whose task is whose (`nodes`
 What must always hold:
 - time moves only when nothing is ready, and never goes back, also not when the loop gets its own time again;
 - a leap changes nothing but how often upkeep ran;
-- what is due at one moment runs in the order in which it was set.
+- what is due at one moment runs in the order in which it was set, whatever the loop's time was at first;
+- one loop of a process has it at a time, because the clock is that of all.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
-
+from eventbus.errors import UsageError
 from eventbus.model import clock
 from eventbus.runtime import blocking_call
 from eventbus.runtime.upkeep import Upkeep, upkeep
@@ -46,7 +46,6 @@ __all__ = ["VirtualTime"]
 
 _PATIENCE = 0.05
 """Real seconds in which a foreign socket may bring something before time moves."""
-_CHANCES = 3
 _UPKEEP = 70.0
 """Seconds in which each upkeep comes at least once."""
 _BEFORE = 0.001
@@ -91,6 +90,9 @@ class _Wait(blocking_call.ThreadWait):
             self._timer.cancel()
 
 
+_installed: VirtualTime | None = None
+
+
 class VirtualTime:
     """The time of one event loop, from `install` to `remove`."""
 
@@ -111,28 +113,43 @@ class VirtualTime:
         """Called when time has come there."""
         self.on_standstill: Callable[[], None] = lambda: None
         """Called if everything waits and nothing is due."""
+        self.patience: float = 2.9 * _UPKEEP
+        """Seconds for which upkeep alone may go on, three times by default: it may be what somebody waits
+        for."""
         self.is_before_expiry: float | None = None
         """The loop's time up to which keys have expired, if upkeep comes before those of now."""
-        self.skew = 0.0
+        self.skew: float = 0.0
         """Seconds by which the server's clock is ahead."""
         self._leaps = leaps
-        self._limit: float | None = None
-        self._advance: asyncio.Future[None] | None = None
+        self._ends: list[tuple[float, asyncio.Future[None]]] = []
+        """When each `advance` ends."""
+        self._holders: list[asyncio.Task[Any] | None] = []
         self._settling: list[asyncio.Future[None]] = []
         self._upkeep: list[tuple[float, int, asyncio.TimerHandle, Upkeep]] = []
         self._count = 0
-        self._chances = _CHANCES
+        self._alone_since: float | None = None
+        """Since when there was nothing but upkeep."""
 
     # Taking a loop over
 
     def install(self) -> None:
-        """Take over the running loop. Raises UsageError for a loop that cannot be taken over."""
-        self.parts = LoopParts()
-        self.loop = loop = asyncio.get_running_loop()
-        self.now = self.began = float(math.ceil(loop.time()))  # whole, because some timers have a grid
+        """Take over the running loop. Raises UsageError for a loop that cannot be taken over, and while
+        another one is.
+        """
+        global _installed
+        other = _installed
+        if other is not None and other.loop is not asyncio.get_running_loop() and not other.loop.is_closed():
+            raise UsageError(
+                "virtual time runs in another event loop of this process; one TestBus at a time, because "
+                "they share the clock: leave the other one first, or use another process"
+            )
+        self.parts: LoopParts = LoopParts()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        loop = self.loop
+        self.began: float = float(math.ceil(loop.time()))  # whole, because some timers have a grid
+        self.now: float = self.began
         self._call_soon = loop.call_soon
         self._create_task, self._run_in_executor = loop.create_task, loop.run_in_executor
-        self._run_sync = anyio.to_thread.run_sync
         self._clock = clock.now, clock.monotonic
         self._make_wait = blocking_call.make_wait
         self.parts.replace(
@@ -143,14 +160,16 @@ class VirtualTime:
             create_task=self.create_task,
             run_in_executor=self._run_outside,
         )
-        anyio.to_thread.run_sync = self._run_sync_outside
+        self._run_sync = self.parts.replace_anyio_threads(self._run_sync_outside)
         clock.now, clock.monotonic = self.read_wall, lambda: self.now
         blocking_call.make_wait = self._make_wait_of_thread
+        _installed = self
 
     def remove(self) -> None:
         """Give the loop back; its time goes on from here."""
+        global _installed
+        _installed = None
         self.parts.give_back()
-        anyio.to_thread.run_sync = self._run_sync
         clock.now, clock.monotonic = self._clock
         blocking_call.make_wait = self._make_wait
         ahead = self.now - real_time.monotonic()
@@ -177,20 +196,22 @@ class VirtualTime:
     # What a test asks for
 
     async def settle(self) -> None:
-        """Return when nothing is due now."""
+        """Return when nothing is due now. Raises UsageError inside of a hold of this task."""
+        if asyncio.current_task() in self._holders:
+            raise UsageError("time stands inside of `with bus.hold():`; let it pass outside")
         waiter = self.loop.create_future()
         self._settling.append(waiter)
         await waiter
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass, and run what falls due on the way."""
+        """Let time pass, and run what falls due on the way. Raises UsageError as `settle`."""
         await self.settle()
-        self._limit = self.now + seconds
-        self._advance = end = self.loop.create_future()
+        own = (self._whole(self.now + seconds), self.loop.create_future())
+        self._ends.append(own)
         try:
-            await end
+            await own[1]
         finally:
-            self._limit = self._advance = None
+            self._ends.remove(own)
         await self.settle()
 
     @contextmanager
@@ -198,8 +219,13 @@ class VirtualTime:
         """Let time stand while the caller waits for something real; a node that is killed holds nothing
         more.
         """
-        with self._hold_by(object()):
-            yield
+        task = asyncio.current_task()
+        self._holders.append(task)
+        try:
+            with self._hold_by(object()):
+                yield
+        finally:
+            self._holders.remove(task)
 
     @contextmanager
     def _hold_by(self, holder: object) -> Generator[None]:
@@ -233,7 +259,7 @@ class VirtualTime:
         """Stand for the loop's `call_at`."""
         node = NODE.get() if context is None else context.get(NODE)
         kind: Upkeep = upkeep.get() if self._leaps else ""
-        handle = make_timer(when, callback, args, context)
+        handle = make_timer(self._whole(when), callback, args, context)
         if node is not None and not node.is_live:
             node.keep_timer(handle, kind)
         elif kind:
@@ -255,6 +281,13 @@ class VirtualTime:
         if node is not None:
             node.tasks.add(task)
         return task
+
+    def _whole(self, when: float) -> float:
+        """Return a time in whole microseconds, so that what is due at one moment has one time, however it was
+        added up. A time that would be over by that stays as it is, and whoever waits for it asks no more.
+        """
+        whole = math.ceil(round(when * 1e6, 4)) / 1e6
+        return whole if whole > self.now else when
 
     def put_upkeep(self, handle: asyncio.TimerHandle, kind: Upkeep) -> None:
         """Take a timer that does not stop a leap."""
@@ -317,19 +350,22 @@ class VirtualTime:
                 if not waiter.done():
                     waiter.set_result(None)
             return
-        timer, due = self._next_timer(), self.server_due()
-        if due is not None and due <= self.now:
-            due = None  # told already: nobody takes it
-        times = [each for each in (timer, due, self._limit) if each is not None]
+        timer, due = self.parts.next_timer(), self.server_due()
+        if due is not None:
+            due = self._whole(due) if due > self.now else None  # told already: nobody takes it
+        limit = min((when for when, end in self._ends if not end.done()), default=None)
+        times = [each for each in (timer, due, limit) if each is not None]
+        upkeep_due = self._next_upkeep()
         if times:
-            self._chances = _CHANCES
-        elif self._upkeep and self._chances:
-            self._chances -= 1
+            self._alone_since = None
+        elif self._is_patient():
             times = [self.now + _UPKEEP]
         else:
-            self._chances = _CHANCES
+            self._alone_since = None
             self.on_standstill()
             return
+        if upkeep_due is not None:
+            times.append(upkeep_due)
         target = max(min(times), self.now)
         early = target - _BEFORE
         if self._upkeep and self._upkeep[0][0] <= early and early > self.now:
@@ -342,30 +378,33 @@ class VirtualTime:
         self._move(target)
         if due is not None and due <= target:
             self.on_due()
-        elif (
-            self._limit is not None and self._limit <= target and not (timer is not None and timer <= target)
-        ):
-            self._limit = None
-            if self._advance is not None and not self._advance.done():
-                self._advance.set_result(None)
+        elif timer is None or timer > target:
+            for when, end in self._ends:
+                if when <= target and not end.done():
+                    end.set_result(None)
+
+    def _is_patient(self) -> bool:
+        """Whether upkeep, which is all that is left, may still bring something."""
+        if not self._upkeep:
+            return False
+        if self._alone_since is None:
+            self._alone_since = self.now
+        return self.now - self._alone_since < self.patience
 
     def next_due(self) -> float | None:
-        """Return the loop's time at which something is due next here or in the server, or None."""
-        times = (self._next_timer(), self.server_due())
+        """Return the loop's time at which something is due next here or in the server, or None. Upkeep
+        does not count.
+        """
+        times = (self.parts.next_timer(), self.server_due())
         return min((time for time in times if time is not None), default=None)
 
-    def _next_timer(self) -> float | None:
-        """Return the time of the next timer that stops a leap."""
-        timer = self.parts.next_timer()
+    def _next_upkeep(self) -> float | None:
+        """Return the time of the next upkeep that has to run on time."""
         while self._upkeep and self._upkeep[0][2].cancelled():
             heapq.heappop(self._upkeep)
-        times = [] if timer is None else [timer]
-        if self._upkeep and self.is_busy():
-            times += [
-                when
-                for when, _, handle, kind in self._upkeep  # some 20
-                if kind == "idle" and not handle.cancelled()
-            ]
+        if not self._upkeep or not self.is_busy():
+            return None
+        times = (when for when, _, handle, kind in self._upkeep if kind == "idle" and not handle.cancelled())
         return min(times, default=None)
 
     def _move(self, to: float) -> None:

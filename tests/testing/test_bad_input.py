@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 import uvloop
 
-from eventbus import ConfigError, DefinitionError, EventProvider, UsageError
+from eventbus import ConfigError, EventProvider, UsageError
 from eventbus.store.connection.connector import Connector
 from eventbus.store.embedded.server import EmbeddedServer
 from eventbus.testing import TestBus
@@ -51,14 +51,14 @@ async def test_what_is_no_duration_is_refused(duration: Any) -> None:
 
 
 def test_a_start_without_a_time_zone_is_refused() -> None:
-    with pytest.raises(UsageError, match="expected start with a time zone"):
+    with pytest.raises(UsageError, match=r"expected start to be .* with a time zone"):
         TestBus(provider, start=datetime(2030, 1, 1))
 
 
 def test_a_bus_needs_a_provider_and_a_lease() -> None:
     with pytest.raises(UsageError, match="expected a provider"):
         TestBus()
-    with pytest.raises(DefinitionError):
+    with pytest.raises(UsageError, match="expected lease to be seconds"):
         TestBus(provider, lease="soon")
 
 
@@ -135,6 +135,7 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has entered no bus yet."""
     monkeypatch.setattr(TestServer, "_one", None)
     monkeypatch.delenv("EVENTBUS_TEST_URL", raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
 
 @pytest.fixture
@@ -165,6 +166,52 @@ async def test_a_server_of_ones_own_is_named_by_its_url(
         assert await provider.emit("remind", "ada") == "reminded ada"
         assert _ask(own_server, "DBSIZE") > 0
     TestServer.get().close()
+    assert _ask(own_server, "DBSIZE") == 0, "so that the next run finds it empty"
+    async with TestBus(provider):
+        assert await provider.emit("remind", "ada") == "reminded ada"
+    TestServer.get().close()
+
+
+@pytest.mark.usefixtures("no_server")
+async def test_a_server_that_another_test_process_uses_is_refused(
+    monkeypatch: pytest.MonkeyPatch, own_server: Path
+) -> None:
+    monkeypatch.setenv("EVENTBUS_TEST_URL", f"unix://{own_server}")
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    first = TestServer.get()
+    monkeypatch.setattr(TestServer, "_one", None)  # as in another process
+    with pytest.raises(UsageError, match="database 0 another test process uses"):
+        TestServer.get()
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw1")
+    second = TestServer.get()
+    first.run([("SET", "key", "a")])
+    assert second.run([("GET", "key")]) == [None], "each process of xdist has a database of its own"
+    first.clean()
+    first.close()
+    second.close()
+
+
+@pytest.mark.usefixtures("no_server")
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("rediss://127.0.0.1:1/0", "expected EVENTBUS_TEST_URL to be a URL such as"),
+        ("127.0.0.1:1", "expected EVENTBUS_TEST_URL to be a URL such as"),
+        ("redis://127.0.0.1:1/x", "expected EVENTBUS_TEST_URL to be a URL such as"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused(monkeypatch: pytest.MonkeyPatch, url: str, told: str) -> None:
+    monkeypatch.setenv("EVENTBUS_TEST_URL", url)
+    with pytest.raises(UsageError, match=told):
+        TestServer.get()
+
+
+@pytest.mark.usefixtures("no_server")
+def test_a_database_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, own_server: Path) -> None:
+    monkeypatch.setenv("EVENTBUS_TEST_URL", f"unix://{own_server}")
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw999")
+    with pytest.raises(UsageError, match=r"refuses SELECT \(database 999\)"):
+        TestServer.get()
 
 
 @pytest.mark.usefixtures("no_server")

@@ -8,6 +8,8 @@ import os
 import threading
 
 import pytest
+from importable import crunching
+from importable.crunching import crunch, named
 
 from eventbus import Event, EventProvider, HandlerError, ProcessContext, Retry
 from eventbus.testing import TestBus
@@ -17,23 +19,11 @@ provider = EventProvider(name="shop")
 provider.pool("cpu", processes=1)
 flows = WorkflowProvider(provider)
 
-crunch = Event("crunch", payload=int, result=list[int])
-named = Event("named", payload=int, result=list[int])
 saving = Event("saving", payload=int, result=int)
 
 
-def _where(number: int) -> list[int]:
-    return [number, os.getpid(), threading.get_ident()]
-
-
-@provider.on(crunch, pool="process")
-def run_crunch(number: int) -> list[int]:
-    return _where(number)
-
-
-@provider.on(named, pool="cpu")
-def run_named(number: int) -> list[int]:
-    return _where(number)
+provider.on(crunch, pool="process")(crunching.run)
+provider.on(named, pool="cpu")(crunching.run)
 
 
 @provider.on(saving, pool="process", retry=Retry(2, delay="1s"))
@@ -48,7 +38,7 @@ def run_saving(number: int, ctx: ProcessContext) -> int:
 
 @task(pool="process")
 def work(number: int) -> list[int]:
-    return _where(number)
+    return crunching.run(number)
 
 
 @durable("working")
@@ -61,7 +51,7 @@ graph = Workflow("graph", input=int, output=list[int])
 
 @graph.step(pool="cpu")
 def calculate(ctx: StepContext[int]) -> list[int]:
-    return _where(ctx.input)
+    return crunching.run(ctx.input)
 
 
 @graph.completed

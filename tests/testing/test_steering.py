@@ -258,3 +258,24 @@ async def test_a_failure_wants_an_error_and_a_count() -> None:
             bus.fail(pay, ValueError)  # pyright: ignore[reportArgumentType]
         with pytest.raises(UsageError, match="expected times to be 1 or more, got: 0"):
             bus.fail(pay, times=0)
+
+
+async def test_a_function_that_two_workflows_have_is_meant_in_both() -> None:
+    program = EventProvider(name="two")
+    both = WorkflowProvider(program)
+    graphs = [Workflow[None, Any](name) for name in ("first", "second")]
+
+    async def work(ctx: StepContext[None]) -> int:
+        return 1
+
+    for graph in graphs:
+        graph.step(name="work")(work)
+
+        @graph.completed
+        async def tell(ctx: StepContext[None]) -> Any:
+            return ctx.result("work")
+
+        both.register(graph)
+    async with TestBus(program) as bus:
+        bus.replace(work, returns=7)
+        assert [await (await both.execute(graph, None)).result() for graph in graphs] == [7, 7]
