@@ -103,13 +103,15 @@ class Lifecycle:
     def running(self, verb: str) -> Emitter:
         """Return the emitter. `verb` names the caller's action in error messages.
 
-        Raises ProviderStopped when the provider is not started, UsageError in another thread or a forked
-        process.
+        Raises ProviderStopped when the provider is not started, UsageError in another thread, another event
+        loop or a forked process.
         """
         if self.emitter is None:
             raise self._ownership.not_started(verb)
-        if running_loop() is not self.loop:
-            raise UsageError(f"cannot {verb}: the provider runs in another thread; use provider.sync there")
+        here = running_loop()
+        if here is not self.loop:
+            place = "event loop; use it where it was started" if here else "thread; use provider.sync there"
+            raise UsageError(f"cannot {verb}: the provider runs in another {place}")
         return self.emitter
 
     async def start(self, settings: Settings, *, reads_only: bool = False) -> None:
@@ -225,8 +227,8 @@ class Lifecycle:
         worker = self.worker
         if worker is not None and worker.has_job_of(subscription.queue, current().job_id):
             raise UsageError(
-                "a job cannot unsubscribe its own handler and wait for it, because it would wait for its own end; "
-                "do it in a task of the program"
+                "a job cannot unsubscribe its own handler and wait for it, because it would wait for its own "
+                "end; do it in a task of the program"
             )
         on_begin()
         if worker is not None:

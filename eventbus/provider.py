@@ -327,7 +327,8 @@ async def start_reading(provider: EventProvider) -> None:
 
     So a user of the server without the right to write can look. Raises as `EventProvider.start`.
     """
-    await provider._life.start(provider.settings, reads_only=True)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    life = provider._life  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    await life.start(provider.settings, reads_only=True)
 
 
 def known_event(provider: EventProvider, name: str) -> Event[Any, Any] | None:

@@ -121,8 +121,8 @@ class Schedule:
         jobs = [(slot, plan.job(self.id, row.gen, slot)) for slot in slots]
         rows = [
             AddRow(
-                job, 1, plan.body(self.id, slot, job), slot_digest(self.id, slot), digest, "", "", 0, 0, 0, REUSE, "",
-                plan.limit_key,
+                job, 1, plan.body(self.id, slot, job), slot_digest(self.id, slot), digest, "", "", 0, 0, 0,
+                REUSE, "", plan.limit_key,
             )
             for slot, job in jobs
         ]  # fmt: skip
@@ -140,7 +140,7 @@ class Schedule:
 class ScheduleClient:
     """Makes, finds and changes schedules.
 
-        provider.schedules.cron("0 9 * * mon-fri", DailyReport, id="daily", tz="America/New_York")   # declared
+        provider.schedules.cron("0 9 * * mon-fri", DailyReport, id="daily", tz="America/New_York")  # declared
         await provider.schedules.add(DailyReport, id="daily:acme", cron="0 9 * * *", payload=Report("acme"))
 
     Each awaited method raises StoreError when the server does not answer in time, and ProviderStopped.
@@ -240,7 +240,8 @@ class ScheduleClient:
         """
         if self.version and not self._settings.is_named:
             raise UsageError(
-                f"schedules.version is {self.version}, but the provider has no name, so that no release knows what an earlier "
+                f"schedules.version is {self.version}, but the provider has no name, so that no release "
+                "knows what an earlier "
                 'one declared; give it one: EventProvider(name="billing"), or EVENTBUS_NAME'
             )
         for schedule, (plan, immediately) in self._declared.items():

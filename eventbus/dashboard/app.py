@@ -256,12 +256,13 @@ def _read(error: Exception, request_id: str) -> Problem:
 def _check_entry(sign_in: object, token: object, anyone: bool, *, one_time_codes: bool) -> None:
     if sign_in is None and token is None and not one_time_codes and not anyone:
         raise ConfigError(
-            "nobody could use this dashboard; give sign_in=, token= or one_time_codes=True, or insecure_allow_anyone=True if "
-            "whoever reaches it may do everything"
+            "nobody could use this dashboard; give sign_in=, token= or one_time_codes=True, or "
+            "insecure_allow_anyone=True if whoever reaches it may do everything"
         )
     if anyone and (sign_in is not None or token is not None or one_time_codes):
         raise ConfigError(
-            "insecure_allow_anyone lets everybody in, so sign_in, token and one_time_codes would be without effect",
+            "insecure_allow_anyone lets everybody in, so sign_in, token and one_time_codes would be without "
+            "effect",
             setting="insecure_allow_anyone",
         )
 

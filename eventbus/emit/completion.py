@@ -79,7 +79,7 @@ class CompletionTracker:
     def watch(self, emission: PendingEmission[Any]) -> None:
         """Wait for a job that is in the server; its outcome may have been sent, so look it up after this."""
         emission.mark_enqueued()
-        self._waits.add(emission)
+        self._waits.watch(emission)
 
     def join(
         self, emission: PendingEmission[Any], job_id: str, state: str, text: str, *, since: float

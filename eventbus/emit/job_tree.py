@@ -92,7 +92,8 @@ class Tree(msgspec.Struct, frozen=True):
         )
         if option and not self.is_lone:
             raise DefinitionError(
-                f"{option} is for a root that adds its members itself, got a tree with members, needs or a policy"
+                f"{option} is for a root that adds its members itself, got a tree with members, needs or a "
+                "policy"
             )
 
     @property
@@ -131,8 +132,8 @@ def _check(job_id: str, queue: str) -> None:
         or len(job_id.encode("utf-8", "surrogatepass")) >= 1 << 16
     ):
         raise DefinitionError(
-            "expected an id of a job of less than 65,536 bytes that does not begin with # and does not end in ! and a "
-            f"number, got: {shown(job_id)}"
+            "expected an id of a job of less than 65,536 bytes that does not begin with # and does not end "
+            f"in ! and a number, got: {shown(job_id)}"
         )
     if queue == "*" or not 0 < len(queue.encode("utf-8", "surrogatepass")) < 256:
         raise DefinitionError(

@@ -7,13 +7,15 @@ Not here: when that is done (`reply_reader`; `emitter` for `provider.result`).
 
 from __future__ import annotations
 
+from typing import Any
+
 from eventbus.emit.attendance import Attendance
+from eventbus.emit.emission import PendingEmission
 from eventbus.emit.wait_list import WaitList
 from eventbus.errors import UnknownJob
 from eventbus.model import clock
 from eventbus.model.states import FINAL_STATES
 from eventbus.store.reply_stream import ReplyStream
-from eventbus.store.scripting.script_rows import Outcome
 from eventbus.store.store import Store
 
 __all__ = ["Lookup"]
@@ -58,20 +60,24 @@ class Lookup:
         for first in range(0, len(ids), _LOOK):
             chunk = ids[first : first + _LOOK]
             said = self._attendance.say_always()
-            unknown: list[Outcome] = []
+            asked = self._find_waiting(chunk)
+            told = {job_id: self._waits.told_of(job_id) for job_id in chunk}
+            unknown: list[str] = []
             for outcome in await self._store.look(
                 self._emitter, chunk, join=True, attendance=said, deadline=deadline
             ):
                 if outcome.state in FINAL_STATES:
-                    self._waits.settle_recorded(outcome)
-                elif outcome.text == "unlisted":
-                    self._waits.unlisted.add(outcome.job)
+                    self._waits.settle_recorded(outcome, asked[outcome.job])
                 elif outcome.state == "unknown":
-                    unknown.append(outcome)
+                    unknown.append(outcome.job)
+                else:
+                    self._waits.note_open(outcome.job, told[outcome.job])
+                    if outcome.text == "unlisted":
+                        self._waits.unlisted.add(outcome.job)
             if unknown:
                 await self._read_ahead(deadline)
-            for outcome in unknown:
-                self._fail_unknown(outcome)
+            for job_id in unknown:
+                self._end_unknown(job_id, asked[job_id])
 
     async def read_states(self, ids: list[str], states: dict[str, str], *, within: float) -> None:
         """Fill `states` with the states of jobs by their ids, and settle the ended ones on the way.
@@ -82,15 +88,23 @@ class Lookup:
         for first in range(0, len(ids), _LOOK):
             chunk = ids[first : first + _LOOK]
             deadline = clock.monotonic() + within
+            asked = self._find_waiting(chunk)
             for outcome in await self._store.look(self._emitter, chunk, join=False, deadline=deadline):
                 (unknown if outcome.state == "unknown" else states)[outcome.job] = outcome.state
                 if outcome.state in FINAL_STATES:
-                    self._waits.settle_recorded(outcome)
+                    self._waits.settle_recorded(outcome, asked[outcome.job])
         if unknown:
             await self._read_ahead(clock.monotonic() + within)
             states.update(unknown)
 
-    def _fail_unknown(self, outcome: Outcome) -> None:
-        for emission in list(self._waits.jobs.get(outcome.job, ())):
+    def _find_waiting(self, ids: list[str]) -> dict[str, set[PendingEmission[Any]]]:
+        """Return who waits for each job now."""
+        return {job_id: set(self._waits.jobs.get(job_id, ())) for job_id in ids}
+
+    def _end_unknown(self, job_id: str, asked: set[PendingEmission[Any]]) -> None:
+        """End who waits for a job without a record: with what the stream said of it, or with UnknownJob."""
+        if told := self._waits.told_of(job_id):
+            self._waits.settle_recorded(told, asked)
+        for emission in list(self._waits.jobs.get(job_id, ())):
             if emission.is_enqueued:  # otherwise the add is still on its way
-                self._waits.forget(emission, UnknownJob(outcome.job))
+                self._waits.forget(emission, UnknownJob(job_id))

@@ -107,14 +107,15 @@ class ReplyReader:
                 raise
 
     async def run_lookups(self) -> None:
-        """Read outcomes from the records of their jobs if they were too large for a reply."""
+        """Read outcomes from the records of their jobs if a reply does not tell them, or not for sure."""
         waits = self._waits
         while True:
             await waits.unread_noted.wait()
             waits.unread_noted.clear()
             ids, waits.unread, announced = waits.unread, [], waits.announced
             try:
-                await self._lookup.look_up(ids, deadline=clock.monotonic() + 10)
+                asked = [job_id for job_id in dict.fromkeys(ids) if job_id in waits.jobs]
+                await self._lookup.look_up(asked, deadline=clock.monotonic() + 10)
                 waits.looked = announced
             except StoreError as error:
                 self._note(error, "outcomes not read, trying again")

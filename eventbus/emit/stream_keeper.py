@@ -9,8 +9,8 @@ What must always hold: after a gap, all jobs that emissions wait for are looked 
 answer was owed then. Until that is done the floor does not rise.
 
 Crash windows:
-    `stream-gone`          the server lost the stream, or its clock was set forward so that it expired: the next call
-                           notes the gap, makes it anew, and all jobs are looked up
+    `stream-gone`          the server lost the stream, or its clock was set forward so that it expired: the
+                           next call notes the gap, makes it anew, and all jobs are looked up
     `reader-disconnected`  reading goes on at the remembered position, and all jobs are looked up
 """
 

@@ -10,25 +10,28 @@ however many of them wait for it.
 
 What must always hold:
 - an outcome settles each emission that waits for its job, whichever provider made it, and no other;
-- an outcome may overtake the answer to the add that joined its job. It is held back in `_early`, bounded in number
-  and age, while an answer to an add with a key is owed; also when other emissions waited for it already. It
-  counts only for adds that were sent before it came: an earlier one is of an earlier run of the job;
-- an outcome that was read from the record of its job comes once more by the stream, perhaps late. Whoever
-  waits for that job then waits for a later run of it. So of what the stream says again, the record says
-  whether it is an outcome;
-- an emission leaves the list by its outcome, by an error, by its timeout or by the stop of its provider, never
-  silently.
+- an outcome may overtake the answer to the add that joined its job. It is held back in `_early`, bounded in
+  number and age, while an answer to an add with a key is owed; also when other emissions waited for it
+  already. It counts only for adds that were sent before it came: an earlier one is of an earlier run of the
+  job;
+- a job may run again, by a retry, while the stream still brings the outcome of the run before. Of a job that
+  is waited for by its emission alone there is no run before. Any other is `_watched`: the stream only says
+  that there may be an outcome, and the record says which. If the record is gone, no later run can be;
+- what is read from a record is told to those who waited before it was asked for: who came later may wait for
+  a later run;
+- an emission leaves the list by its outcome, by an error, by its timeout or by the stop of its provider,
+  never silently.
 
 Crash windows:
     `reply-before-answer`  an outcome overtakes the answer to the add: it is held back
-    `told-again`           the stream brings late what was read from the record: the record is read anew
+    `told-again`           the stream brings late what an earlier run told: the record is read
     `early-dropped`        it does not fit in what is held back: the answer has it looked up
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from eventbus.emit.emission import PendingEmission
@@ -63,16 +66,15 @@ class WaitList:
         self.late: int = 0
         """How many there were when an answer last asked for one. That job may have ended long before."""
         self._early: dict[str, tuple[float, Outcome]] = {}
-        self._recorded: dict[str, int] = {}
-        """Job -> the print of the outcome that was read from its record, and that the stream has yet to
-        bring. There are `EARLY_LIMIT` at most, the newest.
-        """
+        self._watched: dict[str, Outcome | None] = {}
+        """Job that somebody waits for who did not make it -> what the stream said last."""
         self._owed_answers = 0
         self._dropped_at = 0.0
         """When an outcome was last not held back any more that an answer may have asked for."""
 
-    def add(self, emission: PendingEmission[Any]) -> None:
-        """Wait for the emission's job, beside other emissions that wait for it."""
+    def watch(self, emission: PendingEmission[Any]) -> None:
+        """Wait for a job that is in the server, beside other emissions that wait for it."""
+        self._watched.setdefault(emission.job_id)
         self.jobs.setdefault(emission.job_id, []).append(emission)
 
     def join(
@@ -80,27 +82,30 @@ class WaitList:
     ) -> None:
         """Wait for the earlier job that has the emission's key; its `state` is `open`, `unlisted` or final.
 
-        `unlisted`: so many emitters wait for the open job that this one has to ask for its outcome. `since` is when
-        the add was sent, in monotonic seconds.
+        `unlisted`: so many emitters wait for the open job that this one has to ask for its outcome. `since`
+        is when the add was sent, in monotonic seconds.
         """
         self.discard(emission)
         emission.job_id, emission.joined = job_id, True
         emission.mark_enqueued()
         if emission.done():
             return
-        self.add(emission)
+        self.watch(emission)
         if state in FINAL_STATES:
-            # An empty text: only the key is left of the job, or the outcome is too large for the answer.
-            self.settle_recorded(Outcome(job_id, state, text or None))
-            self.late = self.late if text else self.announced
+            if text:
+                self.settle_recorded(Outcome(job_id, state, text), [emission])
+            else:  # only the key is left of the job, or the outcome is too large for the answer
+                self._ask(job_id)
+                self.late = self.announced
             return
         if state == "unlisted":
             self.unlisted.add(job_id)
         when, early = self._early.get(job_id, (0.0, None))
-        if early is not None and when >= since:
-            self.settle(early)  # the outcome overtook this answer
-        elif self._dropped_at >= since and state == "open":
-            self._ask(job_id)  # perhaps it did, and was dropped
+        is_early = early is not None and when >= since  # the outcome overtook this answer
+        if is_early:
+            self._watched[job_id] = early
+        if is_early or (self._dropped_at >= since and state == "open"):  # or perhaps it did, and was dropped
+            self._ask(job_id)
             self.late = self.announced
 
     def expect_answers(self, count: int) -> None:
@@ -110,39 +115,48 @@ class WaitList:
             self._early.clear()
 
     def settle(self, outcome: Outcome) -> None:
-        """Settle the emissions that wait for an outcome, or hold it back. Drop foreign and late outcomes.
+        """Settle the emissions that wait for what the stream brought, or hold it back. Drop what is foreign.
 
-        An outcome without its text, or one that was read from the job's record before, is read from there
-        first.
+        An outcome without its text, and one that may be of an earlier run, is read from the record first.
         """
-        recorded = self._recorded.pop(outcome.job, None)
-        if recorded is not None and recorded == _print(outcome) and outcome.job in self.jobs:
-            self._ask(outcome.job)
-            return
-        self._settle(outcome)
-
-    def settle_recorded(self, outcome: Outcome) -> None:
-        """Settle the emissions that wait for an outcome that was read from the record of its job."""
-        if outcome.text is not None:
-            self._recorded.pop(outcome.job, None)  # so that the dictionary stays in the order of arrival
-            self._recorded[outcome.job] = _print(outcome)
-            if len(self._recorded) > EARLY_LIMIT:
-                del self._recorded[next(iter(self._recorded))]
-        self._settle(outcome)
-
-    def _settle(self, outcome: Outcome) -> None:
-        if outcome.text is None:
-            if outcome.job in self.jobs or self._owed_answers:
-                self._ask(outcome.job)
-            return
         if self._owed_answers:
             self._hold(outcome)
-        emissions = self.jobs.pop(outcome.job, None)
-        if emissions is None:
-            return
+        if outcome.job in self._watched:
+            self._watched[outcome.job] = outcome
+            self._ask(outcome.job)
+        elif outcome.job in self.jobs:
+            if outcome.text is None:
+                self._ask(outcome.job)
+            else:
+                self._finish(self.jobs.pop(outcome.job), outcome.state, outcome.text)
+
+    def settle_recorded(self, outcome: Outcome, asked: Collection[PendingEmission[Any]]) -> None:
+        """Settle those of the emissions `asked` that still wait, with what the record of their job says; hold
+        it back for others.
+        """
+        if self._owed_answers:
+            self._hold(outcome)
+        emissions = self.jobs.pop(outcome.job, ())
+        if left := [each for each in emissions if each not in asked]:
+            self.jobs[outcome.job] = left
+        else:
+            self._watched.pop(outcome.job, None)
+        self._finish([each for each in emissions if each in asked], outcome.state, outcome.text or "")
+
+    def told_of(self, job_id: str) -> Outcome | None:
+        """Return what the stream said last of a job that is watched, if it said the outcome itself."""
+        told = self._watched.get(job_id)
+        return None if told is None or told.text is None else told
+
+    def note_open(self, job_id: str, told: Outcome | None) -> None:
+        """Forget what the stream told of a job before its record was read as open: a run before ended so."""
+        if told is not None and self._watched.get(job_id) is told:
+            self._watched[job_id] = None
+
+    def _finish(self, emissions: list[PendingEmission[Any]], state: str, text: str) -> None:
         for emission in emissions:
             self.deadlines.discard(emission, emission.bucket)
-            emission.settle(outcome.state, outcome.text)
+            emission.settle(state, text)
 
     def forget(self, emission: PendingEmission[Any], error: Exception) -> None:
         """End the emission with `error`, and stop waiting for its job."""
@@ -162,6 +176,7 @@ class WaitList:
         emissions.remove(emission)
         if not emissions:
             del self.jobs[emission.job_id]
+            self._watched.pop(emission.job_id, None)
 
     def find_enqueued(self) -> list[str]:
         """Return the jobs that emissions wait for and that are known to be in the server."""
@@ -181,10 +196,6 @@ class WaitList:
         for job_id in _too_many(self._early, now):
             del self._early[job_id]
             self._dropped_at = now
-
-
-def _print(outcome: Outcome) -> int:
-    return hash((outcome.state, outcome.text))
 
 
 def _too_many(early: dict[str, tuple[float, Outcome]], now: float) -> Iterable[str]:

@@ -15,15 +15,15 @@ queues. So it leaves when its stop begins, not when the stop ends: workers that 
 for each other.
 
 What may go wrong:
-- a worker dies without leaving, or its leave call is lost: the server forgets it 20 s after its last announcement, and
-  its pool is woken in vain for up to 60 s;
-- the server is full or away when the worker tells what its versions are: it runs all the same, and tells it again with the
-  next announcement;
+- a worker dies without leaving, or its leave call is lost: the server forgets it 20 s after its last
+  announcement, and its pool is woken in vain for up to 60 s;
+- the server is full or away when the worker tells what its versions are: it runs all the same, and tells it
+  again with the next announcement;
 - the server forgets the worker, and is away or full when all is declared again: the next announcement does
   it;
 - the server forgets what is declared and hears the worker in between: it cannot, for it loses all at once;
-- an announcement is under way when the worker leaves: on the same connection it arrives before the leave call. If it is
-  repeated on a later connection, the worker counts as live for 20 s more.
+- an announcement is under way when the worker leaves: on the same connection it arrives before the leave
+  call. If it is repeated on a later connection, the worker counts as live for 20 s more.
 """
 
 from __future__ import annotations

@@ -87,12 +87,13 @@ class Retry(_Attempts, frozen=True, kw_only=True):
         lost = next((kind for kind in self.only if issubclass(kind, self.never)), None)
         if lost is not None:
             raise DefinitionError(
-                f"only and never of a Retry contradict each other: {shown(lost)} is in only, but never has it or a class "
-                "that it inherits from; take it out of one of them"
+                f"only and never of a Retry contradict each other: {shown(lost)} is in only, but never has "
+                "it or a class that it inherits from; take it out of one of them"
             )
         if self.attempts == 1:
             raise DefinitionError(
-                "a Retry with attempts=1 never tries again, so only and never mean nothing; leave them out, or allow more attempts"
+                "a Retry with attempts=1 never tries again, so only and never mean nothing; leave them out, "
+                "or allow more attempts"
             )
 
     def delay_after(
@@ -123,8 +124,8 @@ class Retry(_Attempts, frozen=True, kw_only=True):
         """
         if self.only or self.never:
             raise DefinitionError(
-                "the retry of an emission cannot have only or never, because classes cannot be sent; set it on the handler "
-                "or the event"
+                "the retry of an emission cannot have only or never, because classes cannot be sent; set it "
+                "on the handler or the event"
             )
         if callable(self.backoff):
             raise DefinitionError(
@@ -189,16 +190,17 @@ def check_answers(
     for kind in rule.only:
         if issubclass(kind, tuple(errors)) and not issubclass(kind, tuple(retry_on)):
             raise DefinitionError(
-                f"the retry of {where} has {shown(kind)} in only, but it is declared in errors and so an answer, which is not "
-                "retried; add it to retry_on, or take it out of only"
+                f"the retry of {where} has {shown(kind)} in only, but it is declared in errors and so an "
+                "answer, which is not retried; add it to retry_on, or take it out of only"
             )
     for kind in retry_on:
         if rule.only and not issubclass(kind, rule.only):
             raise DefinitionError(
-                f"the retry of {where} has an only without {shown(kind)}, but retry_on has it; add it to only, or take it out "
-                "of retry_on"
+                f"the retry of {where} has an only without {shown(kind)}, but retry_on has it; add it to "
+                "only, or take it out of retry_on"
             )
         if issubclass(kind, rule.never):
             raise DefinitionError(
-                f"the retry of {where} has {shown(kind)} in never, but retry_on has it too; take it out of one of them"
+                f"the retry of {where} has {shown(kind)} in never, but retry_on has it too; take it out of "
+                "one of them"
             )

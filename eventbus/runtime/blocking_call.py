@@ -70,8 +70,8 @@ def run_blocking(
     if loop in _loops_of_parents:
         work.close()  # otherwise Python warns that it was never awaited
         raise UsageError(
-            "this emission was made in the process from which this one was forked, and its outcome comes there; "
-            "emit after the fork, or wait for its job with provider.sync.result(job_id)"
+            "this emission was made in the process from which this one was forked, and its outcome comes "
+            "there; emit after the fork, or wait for its job with provider.sync.result(job_id)"
         )
     call = _Call(loop, work, timeout)
     try:

@@ -10,9 +10,10 @@ moment.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 __all__ = ["GaugeBoard", "Row", "boards", "read_rows"]
 
@@ -46,8 +47,11 @@ class GaugeBoard:
         return self._rows.get(metric, ()) if source is None else source()
 
 
-boards: set[GaugeBoard] = set()
-"""The boards of the workers that run in this process. One set for the process, as there is one SDK for it."""
+boards: dict[GaugeBoard, asyncio.Task[Any] | None] = {}
+"""The boards of the workers that run in this process, each with the task that keeps it.
+
+There is one dictionary for the process, as there is one SDK for it.
+"""
 os.register_at_fork(after_in_child=boards.clear)  # the workers of the parent do not run in its child
 
 

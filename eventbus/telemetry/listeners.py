@@ -4,10 +4,11 @@ Not here: what happens in other processes (`admin.watching.watch`), and where a 
 
 What must always hold:
 - who has no listeners pays for one look at a flag;
-- a listener holds up no job: changes wait for it in a bounded buffer, and what is too much is left out and said so;
+- a listener holds up no job: changes wait for it in a bounded buffer, and what is too much is left out and
+  said so;
 - a listener that raises keeps neither the others nor the worker from going on;
-- listeners hear one change after the other, in the order in which the worker told them. A settle is told once the
-  server has recorded it.
+- listeners hear one change after the other, in the order in which the worker told them. A settle is told once
+  the server has recorded it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ Listener: TypeAlias = Callable[[Change], object]
 """A function, or an async function, of one change."""
 
 _LISTENED: tuple[ChangeKind, ...] = (
-    "claimed", "progress", "retried", "delayed", "suspended", "returned", "parked", "stalled", "completed", "failed",
-    "cancelled", "missed", "error",
+    "claimed", "progress", "retried", "delayed", "suspended", "returned", "parked", "stalled", "completed",
+    "failed", "cancelled", "missed", "error",
 )  # fmt: skip
 """What a worker knows of the jobs that it runs, and of itself."""
 

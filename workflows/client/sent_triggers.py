@@ -39,7 +39,7 @@ async def send_trigger_text(
     except SignalRefused as error:
         told = _REFUSALS.get(error.reason, "")
         if error.reason == "unwanted":
-            told = await _tell_place(jobs, flow_id)
+            told = await _tell_place(jobs, flow_id, transition)
         raise SignalRefused(flow_id, transition, error.reason, told, is_trigger=True) from None
 
 
@@ -64,7 +64,8 @@ async def send_retry(jobs: JobClient, flow_id: str, target: str | None) -> bool:
     return True
 
 
-async def _tell_place(jobs: JobClient, flow_id: str) -> str:
+async def _tell_place(jobs: JobClient, flow_id: str, transition: str) -> str:
+    """Tell where the machine is, which may have moved since it refused."""
     live = await jobs.lives(flow_id, NAMES)
     snapshot = read_snapshot(flow_id, live)
     if snapshot is None:
@@ -72,4 +73,9 @@ async def _tell_place(jobs: JobClient, flow_id: str) -> str:
     offered = [name.removeprefix("!") for name in live.get(ACCEPTS, "").split() if not name.startswith("!!")]
     place = "END" if snapshot.place == END else repr(snapshot.place)
     accepted = f"accepts {', '.join(offered)}" if offered else "accepts no trigger now"
+    if transition in offered:
+        return (
+            "the machine accepted none at that moment, because it had not begun or just moved; it is at "
+            f"place {place} now, which {accepted}: send it again"
+        )
     return f"the machine is at place {place}, which {accepted}"

@@ -11,8 +11,9 @@ What must hold: a step begins no attempt later than `FRESH` after its pause was 
 holds back although the step was just resumed is given back by the server (`store/lua/lib/shelves.lua`).
 
 The worker asks when an attempt is about to begin, and not more often than each `FRESH`, or each `_HELD` while
-that step is paused: without work it asks nothing. A server that cannot be asked changes nothing of what is
-known: the attempt begins, and its record needs the server anyway.
+that step is paused: without work it asks nothing. A job that comes back from its shelf tells of a resume, so
+the worker asks at once. A server that cannot be asked changes nothing of what is known: the attempt begins,
+and its record needs the server anyway.
 
 Crash windows: `dies-before-shelved` (the job is rescued, and the next worker asks again),
 `dies-before-child-recorded` and the others of `children` for the step of a local flow.
@@ -51,6 +52,8 @@ class PausedSteps:
         self._jobs = jobs
         self._shelves: dict[tuple[str, str | None], str] = {}
         """Workflow and step -> the queue by which the step is paused."""
+        self._shelved: set[str] = set()
+        """The jobs that this answer has put on a shelf."""
         self._asked = -FRESH
         self._asking: asyncio.Future[None] | None = None
 
@@ -63,12 +66,19 @@ class PausedSteps:
         """Tell whether a step, or the step of an item, is paused."""
         return await self.find_shelf(workflow, step) != ""
 
-    async def find_shelf(self, workflow: str, step: str) -> str:
-        """Return the shelf of a step, or of the step of an item, if it is paused; else an empty text."""
+    async def find_shelf(self, workflow: str, step: str, job: str = "") -> str:
+        """Return the shelf of a step, or of the step of an item, if it is paused; else an empty text.
+
+        With `job`, that job goes there.
+        """
         place = (workflow, split_item(step)[0])
-        if clock.monotonic() >= self._asked + (_HELD if place in self._shelves else FRESH):
+        is_old = clock.monotonic() >= self._asked + (_HELD if place in self._shelves else FRESH)
+        if is_old or job in self._shelved:
             await self._ask()
-        return self._shelves.get(place, "")
+        shelf = self._shelves.get(place, "")
+        if shelf and job:
+            self._shelved.add(job)
+        return shelf
 
     async def _ask(self) -> None:
         """Ask the server, or wait for the answer that somebody else asked for."""
@@ -81,6 +91,7 @@ class PausedSteps:
         try:
             began = clock.monotonic()
             self._shelves = {split_queue(queue): queue for queue in await self._jobs.paused(is_shelf)}
+            self._shelved.clear()
             self._asked = began
         except (StoreError, ProviderStopped):
             self._asked = clock.monotonic()

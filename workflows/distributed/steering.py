@@ -45,9 +45,13 @@ def find_target(registry: StepRegistry, given: object) -> Target | None:
     """
     if isinstance(given, Task):
         return _of_task(cast("Task[..., Any]", given))
-    for known in _list(registry):
-        if known.name == given if isinstance(given, str) else any(each is given for each in known.objects):
-            return _target(known)
+    found = [
+        known
+        for known in _list(registry)
+        if (known.name == given if isinstance(given, str) else any(each is given for each in known.objects))
+    ]
+    if found:
+        return _target(found)
     if isinstance(given, str):
         return _by_name_of_task(registry, given)
     return None
@@ -95,10 +99,18 @@ def _tasks_of(function: Callable[..., Any]) -> list[Task[..., Any]]:
     return [*tasks, *(as_task(each) for each in named if isfunction(each))]
 
 
-def _target(known: _Known) -> Target:
-    if known.refusal:
-        raise UsageError(known.refusal)
-    return Target(known.name, lambda name: name.partition("[")[0] == known.name, known.check)
+def _target(found: list[_Known]) -> Target:
+    """Return all functions that are meant: one may be a step of several workflows."""
+    for known in found:
+        if known.refusal:
+            raise UsageError(known.refusal)
+    names = {known.name for known in found}
+
+    def check(value: Any) -> None:
+        for known in found:
+            known.check(value)
+
+    return Target(found[0].name, lambda name: name.partition("[")[0] in names, check)
 
 
 def _of_task(task: Task[..., Any]) -> Target:

@@ -151,7 +151,7 @@ class StepConsumer:
             TRACE_ID.set(trace_id_of(message.traceparent))
         paused = self._runtime.paused
         if not (self._has_own_queue or paused.is_silent) and (
-            shelf := await paused.find_shelf(self._workflow, place.name)
+            shelf := await paused.find_shelf(self._workflow, place.name, job.id)
         ):
             return shelve(shelf)
         version = await self._read_version(place.flow_id, message)

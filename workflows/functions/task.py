@@ -144,8 +144,8 @@ class Task(Generic[P, R]):
         """
         if running_code.get():
             raise UsageError(
-                f"{self.where} was called in the code of flow {running_code.get()}, where nothing would record it and each "
-                f"replay would run it again; write `await ctx.step({self.name}, ...)`"
+                f"{self.where} was called in the code of flow {running_code.get()}, where nothing would "
+                f"record it and each replay would run it again; write `await ctx.step({self.name}, ...)`"
             )
         return self.function(*args, **kwargs)
 
@@ -211,7 +211,8 @@ class Task(Generic[P, R]):
             )
         if "<lambda>" in self.key:
             raise DefinitionError(
-                f"{self.where} is a lambda, so no other process could find its rollback; make it a function with a name"
+                f"{self.where} is a lambda, so no other process could find its rollback; make it a function "
+                "with a name"
             )
         check_function(function, where, "the result of the task")
         wanted, given = taken_by(function, 0), returned_by(self.function)
@@ -407,8 +408,8 @@ def _check_no_context(function: Any, where: str) -> None:
     for name, hint in hints_of(function).items():
         if hint is TaskContext and name != "return":
             raise DefinitionError(
-                f"{where} has the parameter {name!r} for a TaskContext, but a task gets only the arguments of its call; "
-                "leave it out, and call task_context() inside"
+                f"{where} has the parameter {name!r} for a TaskContext, but a task gets only the arguments "
+                "of its call; leave it out, and call task_context() inside"
             )
 
 

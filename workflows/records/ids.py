@@ -125,8 +125,9 @@ def steps_queue(workflow: str, limited: str = "") -> str:
     queue = f"{queue}/{limited}"
     if len(queue) > _QUEUE_LENGTH:
         raise DefinitionError(
-            f"the queue of step {limited!r} of workflow {workflow!r}, by which it is limited or paused, would have a name of "
-            f"{len(queue)} characters, more than {_QUEUE_LENGTH}; give workflow and step shorter names"
+            f"the queue of step {limited!r} of workflow {workflow!r}, by which it is limited or paused, "
+            f"would have a name of {len(queue)} characters, more than {_QUEUE_LENGTH}; give workflow and "
+            "step shorter names"
         )
     return queue
 

@@ -267,8 +267,8 @@ async def _check_jobs(store: Store, queue: str, jobs: Sequence[str], deadline: f
     return msgspec.json.encode(ids).decode()
 
 
-def _check_id(operation_id: str) -> str:
-    if not isinstance(operation_id, str) or not _ID.fullmatch(operation_id):  # pyright: ignore[reportUnnecessaryIsInstance]
+def _check_id(operation_id: object) -> str:
+    if not isinstance(operation_id, str) or not _ID.fullmatch(operation_id):
         raise DefinitionError(
             f"expected an operation's id, 1 to 64 letters, digits, - and _, got: {shown(operation_id)}"
         )

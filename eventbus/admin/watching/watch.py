@@ -6,8 +6,10 @@ Not here: what is told and when (`store/lua/lib/changes.lua`), and how the strea
     made -> watching (its first renewal was answered) -> closed (left, garbage, or the provider stopped)
 
 What must always hold:
-- while a watch is open it is renewed every 8 s, also while its user is slow: the server tells changes 30 s longer;
-- whatever is lost is said by a `missed` change. So after a lost connection the watch is renewed before it is read;
+- while a watch is open it is renewed every 8 s, also while its user is slow: the server tells changes 30 s
+  longer;
+- whatever is lost is said by a `missed` change. So after a lost connection the watch is renewed before it is
+  read;
 - the end of a watch needs no server, and neither does the end of a provider with one.
 
 Crash windows: `watcher-dies` (30 s later nothing is written for it any more), and those of the stream.
@@ -194,8 +196,8 @@ class Watch:
         return change.what == "missed" or not self._is_one or change.queue == self._queue
 
 
-def _read_position(since: str) -> int:
+def _read_position(since: object) -> int:
     """Return the number in a position. Raises DefinitionError for anything that is none."""
-    if isinstance(since, str) and since.isascii() and since.isdecimal() and len(since) <= _MOST_DIGITS:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(since, str) and since.isascii() and since.isdecimal() and len(since) <= _MOST_DIGITS:
         return int(since)
     raise DefinitionError(f"expected since to be the position of a change, got: {shown(since)}")

@@ -13,8 +13,8 @@ who reads wakes (`wake_listener`).
 What must always hold:
 - a settle is dropped only when it was answered: recorded, or refused because the lease is lost;
   until then the lease of its job is kept (`settle_queue`), however long the answer takes;
-- a call asks for no more jobs than the worker and each queue (but see `look_through`) have slots; those that the
-  other lane asks for count as taken slots;
+- a call asks for no more jobs than the worker and each queue (but see `look_through`) have slots; those that
+  the other lane asks for count as taken slots;
 - while a queue has work and this worker has a slot for it, a turn is under way or due.
 
 Crash windows: `turn-not-sent` and `turn-not-answered` (the same call is made again),

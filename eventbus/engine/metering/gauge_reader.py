@@ -12,12 +12,13 @@ Workers without an SDK do not ask for the key. A worker that reads only its own 
 that nobody serves, and these matter most.
 
 What may go wrong:
-- the reader dies (`reader-dies`): after 40 s at most another one reads. Until then no worker shows these gauges, and its
-  own last readings went with its process;
-- the reader cannot reach the server (`reader-away`): it shows nothing, for old lengths would look like a queue that
-  stands still. Another worker may read meanwhile; the first one finds the key taken and stays silent;
-- the key runs out between the look at it and its prolongation (`key-ran-out`): two workers read once. Metrics of both
-  show the same lengths for 15 s, and the one that does not have the key gives up at its next look.
+- the reader dies (`reader-dies`): after 40 s at most another one reads. Until then no worker shows these
+  gauges, and its own last readings went with its process;
+- the reader cannot reach the server (`reader-away`): it shows nothing, for old lengths would look like a
+  queue that stands still. Another worker may read meanwhile; the first one finds the key taken and stays
+  silent;
+- the key runs out between the look at it and its prolongation (`key-ran-out`): two workers read once. Metrics
+  of both show the same lengths for 15 s, and the one that does not have the key gives up at its next look.
 """
 
 from __future__ import annotations
@@ -141,14 +142,14 @@ class GaugeReader:
     async def run(self) -> None:
         """Meter and read until cancelled; the worker runs this as one of its tasks."""
         mark("always")
-        boards.add(self.board)
+        boards[self.board] = asyncio.current_task()
         try:
             while True:
                 if self.meter() and clock.monotonic() - self._read_at >= self._interval:
                     await self._read()
                 await asyncio.sleep(min(_LOOK, self._interval) * (1 - 0.2 * chance.jitter()))
         finally:
-            boards.discard(self.board)
+            boards.pop(self.board, None)
 
     async def _read(self) -> None:
         self._read_at = clock.monotonic()

@@ -7,18 +7,21 @@ goes on when that browser, that dashboard and any worker are gone.
          -> [ read a page -> save it as the batch -> do it ] ... -> save the end
 
 What must always hold:
-- no job is changed before its batch is saved, under a number. So whoever takes the operation after a loss does that batch
-  again with the same number, which changes nothing twice and counts the same;
+- no job is changed before its batch is saved, under a number. So whoever takes the operation after a loss
+  does that batch again with the same number, which changes nothing twice and counts the same;
 - what was done is counted when the next batch is saved, in one call, and only by who holds the operation;
-- the work of one call to the server is bounded, and calls follow each other, so that others are served between them.
+- the work of one call to the server is bounded, and calls follow each other, so that others are served
+  between them.
 
 Crash windows:
     dies-before-save    the page is read again: nothing of it was done
     dies-before-doing   the batch is done by the next runner
     dies-after-doing    the batch is done again under its number: nothing is changed, and it is counted
-    loses-its-lease     both do the same batch; the one that lost it hears so when it saves, and does no other one
+    loses-its-lease     both do the same batch; the one that lost it hears so when it saves, and does no other
+                        one
     stopped-meanwhile   the batch that was under way is counted, and no other one is begun
-    stopped-and-lost    the next runner does the batch that was under way, once more or for the first time, and counts it
+    stopped-and-lost    the next runner does the batch that was under way, once more or for the first time,
+                        and counts it
 
 Alternatives: a chore inside the server could not read errors as people see them, and would hold others up. A
 job of a queue of its own would have to be subscribed to by each worker, which then asks for it in each turn.

@@ -1,13 +1,13 @@
 """The decision after a failed try of a call: send it again, send it in another form, or raise an error.
 
     FUNCTION -- not known --------------------> LoadLibrary, and then the same again: once between two pauses
-             -- refused before it began ------> DIGEST; for good (`is_lasting`) where the server has no functions, or
-                                                keeps this user from them
+             -- refused before it began ------> DIGEST; for good (`is_lasting`) where the server
+                                                has no functions, or keeps this user from them
     DIGEST   -- not known --------------------> SOURCE
 
-A server refuses a function before it begins for what a script would be refused for at its first write at the earliest:
-it is full, a replica, cannot save, or has too few replicas. Then the script decides, which may find nothing
-to write.
+A server refuses a function before it begins for what a script would be refused for at its first write at the
+earliest: it is full, a replica, cannot save, or has too few replicas. Then the script decides, which may find
+nothing to write.
 
 A pure function: nothing here sends, waits, logs or asks for the time, so that every case has a test
 without a server. Not here: the effects of a failed try on others (the server is away, its primary

@@ -36,7 +36,7 @@ class Refusal:
     __slots__ = ("line",)
 
     def __init__(self, line: str) -> None:
-        self.line = line
+        self.line: str = line
 
 
 class ReplySink(Protocol):
@@ -74,7 +74,8 @@ class Wire(asyncio.Protocol):
         self._has_ended = False
         self._now = asyncio.get_running_loop().time
         text = {} if raw else {"encoding": "utf-8", "errors": "surrogateescape"}
-        self._reader = hiredis.Reader(replyError=Refusal, notEnoughData=_NOTHING, **text)  # pyright: ignore[reportArgumentType]  (any value will do)
+        make_reader: Any = hiredis.Reader  # its types allow no other value for `notEnoughData`
+        self._reader = make_reader(replyError=Refusal, notEnoughData=_NOTHING, **text)
 
     async def take_over(self) -> None:
         """Receive the transport's bytes from here on. May end the wire at once."""

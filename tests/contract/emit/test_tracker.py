@@ -75,7 +75,7 @@ async def test_a_reply_that_overtakes_the_answer_to_its_own_add_is_delivered(
         await until(lambda: _early(second), "the reply is here before the answer")
         assert not joined.done()
         held.release.set()
-        assert await asyncio.wait_for(joined, 60) == text
+        assert await asyncio.wait_for(joined, 240) == text
         assert joined.job_id == original.job_id
         assert not _early(second)
 
@@ -88,7 +88,7 @@ async def test_a_reply_that_overtakes_the_answer_of_a_new_job_is_delivered(
     async with provider.worker():
         held = HeldAdd(provider)
         emission = provider.emit("ask", 1)
-        assert await asyncio.wait_for(emission, 60) == 1
+        assert await asyncio.wait_for(emission, 240) == 1
         assert not held.release.is_set()
         held.release.set()
         await emission.enqueued()
@@ -109,11 +109,11 @@ async def test_an_emission_may_end_while_its_answer_is_away(make_provider: MakeP
 
 
 def _wait(waits: WaitList, job_id: str) -> PendingEmission[Any]:
-    """Return an emission without a server, which waits."""
+    """Return an emission without a server, which waits for its own job."""
     route: Any = SimpleNamespace(name="ask", event=Event("ask"), decode_result=msgspec.json.decode)
     owner: Any = SimpleNamespace(loop=asyncio.get_running_loop())
     emission: PendingEmission[Any] = PendingEmission(route, owner, job_id, job_id, None, reply=True)
-    waits.add(emission)
+    waits.jobs[job_id] = [emission]
     return emission
 
 
@@ -158,6 +158,8 @@ async def test_all_who_wait_for_one_job_are_settled_by_it() -> None:
         waits.join(each, "j0", "open", "", since=clock.monotonic())
     assert list(waits.jobs) == ["j0"]
     waits.settle(Outcome("j0", "completed", '"done"'))
+    assert waits.unread == ["j0"]
+    waits.settle_recorded(Outcome("j0", "completed", '"done"'), set(emissions))
     assert [await each for each in emissions] == ["done"] * 10
     assert not waits.jobs
 
@@ -170,8 +172,11 @@ async def test_an_outcome_that_overtakes_an_answer_is_kept_for_it_though_another
     waits.settle(Outcome("j", "completed", "1"))
     joined = _wait(waits, "own")
     waits.join(joined, "j", "open", "", since=since)
+    assert waits.unread == ["j"], "it may be of the run before"
+    assert waits.told_of("j") == Outcome("j", "completed", "1"), "if the record is gone"
+    waits.settle_recorded(Outcome("j", "completed", "1"), [joined])
     assert [await first, await joined] == [1, 1]
-    assert not waits.jobs
+    assert (waits.jobs, waits._watched) == ({}, {})
 
 
 async def test_an_outcome_from_before_the_add_was_sent_is_of_an_earlier_run(
@@ -186,53 +191,104 @@ async def test_an_outcome_from_before_the_add_was_sent_is_of_an_earlier_run(
     moved.now += 1
     joined = _wait(waits, "own")
     waits.join(joined, "j", "open", "", since=moved.now)
-    assert not joined.done()
+    assert (joined.done(), waits.unread) == (False, [])
     waits.settle(Outcome("j", "completed", "2"))
+    assert (joined.done(), waits.unread) == (False, ["j"])
+    waits.settle_recorded(Outcome("j", "completed", "2"), [joined])
     assert await joined == 2
 
 
-async def test_the_outcome_of_the_run_before_that_comes_late_is_not_that_of_this_run(
-    make_provider: MakeProvider, until: Until
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_the_outcomes_of_the_runs_before_that_come_late_are_not_that_of_this_run(
+    make_provider: MakeProvider, until: Until, *, is_read: bool
 ) -> None:
+    """Neither those that were read from the record meanwhile, nor those that nobody waits for any more."""
     provider = make_provider()
-    go, runs = asyncio.Event(), 0
+    gates, runs = [asyncio.Event() for _ in range(3)], 0
 
     @provider.on("ask", retry=Retry(attempts=1))
     async def ask(_: Any) -> int:
         nonlocal runs
         runs += 1
-        if runs == 1:
-            raise ValueError("not yet")
-        await go.wait()
+        await gates[runs - 1].wait()
+        if runs < 3:
+            raise ValueError(f"not yet {runs}")
         return runs
 
     async with provider.worker():
         waits = _tracker(provider)._waits
         late: list[Outcome] = []
         waits.settle = late.append  # what the stream brings
-        emission = provider.emit("ask", reply_timeout=None)
-        await emission.enqueued()
-        await until(lambda: late, "the job has ended")
-        with pytest.raises(HandlerError, match="not yet"):
-            await provider.result(emission.job_id)  # from its record
+        job = provider.emit("ask", reply_timeout=None).job_id
+        for run in (1, 2):
+            waiting = asyncio.create_task(provider.result(job))
+            await until(lambda: runs == run and job in waits.jobs, "the run is waited for")  # noqa: B023
+            gates[run - 1].set()
+            await until(lambda: len(late) == run, "the run has ended")  # noqa: B023
+            if is_read:
+                with pytest.raises(HandlerError, match=f"not yet {run}"):
+                    await provider.result(job)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert await provider.inspector.retry(job)
         del waits.settle
-        assert await provider.inspector.retry(emission.job_id)
-        again = asyncio.create_task(provider.result(emission.job_id))
-        await until(lambda: emission.job_id in waits.jobs, "the second run is waited for")
+        again = asyncio.create_task(provider.result(job))
+        await until(lambda: runs == 3 and job in waits.jobs, "the last run is waited for")
         for outcome in late:
             waits.settle(outcome)
-        await until(lambda: waits.looked == waits.announced == 1, "the record was asked")
-        go.set()
-        assert await asyncio.wait_for(again, 60) == 2
+        await until(lambda: waits.looked == waits.announced, "the record was asked")
+        assert not again.done()
+        assert waits.told_of(job) is None, "the record is open, so none of them counts"
+        gates[2].set()
+        assert await again == 3
 
 
-async def test_the_outcomes_that_were_read_from_records_are_bounded_in_number() -> None:
+async def test_what_a_record_says_is_for_those_who_waited_before_it_was_asked() -> None:
     waits: Any = WaitList()
-    for n in range(EARLY_LIMIT + 50):
-        waits.settle_recorded(Outcome(f"j{n}", "completed", "1"))
-    assert list(waits._recorded) == [f"j{n}" for n in range(50, EARLY_LIMIT + 50)]
-    waits.settle(Outcome("j50", "completed", "1"))
-    assert "j50" not in waits._recorded
+    first, later = _wait(waits, "j"), _wait(waits, "other")
+    waits.discard(later)
+    later.job_id = "j"
+    waits.watch(later)
+    waits.settle_recorded(Outcome("j", "completed", "1"), {first})
+    assert (await first, later.done(), waits.jobs) == (1, False, {"j": [later]})
+    waits.settle_recorded(Outcome("j", "completed", "2"), {later})
+    assert await later == 2
+    assert (waits.jobs, waits._watched) == ({}, {})
+
+
+async def test_what_the_stream_told_of_a_run_before_is_not_told_when_the_record_is_gone() -> None:
+    waits: Any = WaitList()
+    joined = _wait(waits, "own")
+    waits.join(joined, "j", "open", "", since=clock.monotonic())
+    waits.settle(Outcome("j", "failed", "{}"))
+    told = waits.told_of("j")
+    waits.note_open("j", told)
+    assert waits.told_of("j") is None
+    waits.settle(Outcome("j", "completed", "2"))  # while a record that was open is on its way
+    waits.note_open("j", told)
+    assert waits.told_of("j") == Outcome("j", "completed", "2")
+    assert not joined.done()
+
+
+async def test_an_outcome_that_was_read_while_an_answer_is_owed_is_looked_up_for_it() -> None:
+    """The stream may be lost with the outcome, and nothing else would say that the job has ended."""
+    waits: Any = WaitList()
+    first = _wait(waits, "j")
+    waits.expect_answers(1)
+    since = clock.monotonic()
+    waits.settle_recorded(Outcome("j", "completed", "1"), {first})
+    joined = _wait(waits, "own")
+    waits.join(joined, "j", "open", "", since=since)
+    assert waits.unread == ["j"]
+
+
+async def test_who_gives_up_waiting_leaves_nothing() -> None:
+    waits: Any = WaitList()
+    joined = _wait(waits, "own")
+    waits.join(joined, "j", "open", "", since=clock.monotonic())
+    waits.settle(Outcome("j", "completed", "1"))
+    waits.drop(joined)
+    assert (waits.jobs, waits._watched) == ({}, {})
 
 
 async def test_outcomes_come_within_seconds_after_the_reply_stream_was_lost(
@@ -253,10 +309,10 @@ async def test_outcomes_come_within_seconds_after_the_reply_stream_was_lost(
         (stream,) = admin("KEYS", f"{prefix}:*:replies:*")
         admin("DEL", stream)  # as its expiry does
         go.set()
-        assert [await asyncio.wait_for(each, 60) for each in emissions] == list(range(20))
+        assert [await asyncio.wait_for(each, 240) for each in emissions] == list(range(20))
         assert [each["event"] for each in logs].count("the reply stream was gone, looking outcomes up") == 1
         later = provider.emit("ask", 99, reply_timeout=None)
-        assert await asyncio.wait_for(later, 60) == 99
+        assert await asyncio.wait_for(later, 240) == 99
 
 
 async def test_a_busy_stream_is_kept_alive(
@@ -314,7 +370,7 @@ async def test_a_connection_that_is_cut_is_made_again_and_everything_goes_on(
         for cuts in range(1, 4):
             await until(lambda cuts=cuts: len(done) > cuts * 500, "some are done")
             virtual.network.lose_connections()
-        assert [await asyncio.wait_for(each, 60) for each in emissions] == list(range(2000))
+        assert [await asyncio.wait_for(each, 240) for each in emissions] == list(range(2000))
     assert len(done) == len(set(done)) == 2000
 
 

@@ -12,6 +12,7 @@ import pytest
 from drivers.machines.acting import Draft, Open, Until, Verdict, act, did, stands_at
 
 from eventbus import DefinitionError, PayloadError, SignalRefused, UsageError
+from eventbus.lowlevel import JobClient
 from workflows import (
     END,
     FlowCancelled,
@@ -57,7 +58,7 @@ async def test_l030_an_approval_moves_the_machine_to_its_end(open_flows: Open, u
     await stands_at(flow, "waiting", until)
     assert await flow.state() == Draft(seen=["prepared"])
     await flow.trigger(Review.approve, Verdict(ok=True))
-    assert await flow.result(timeout=60) == ["prepared", "approved"]
+    assert await flow.result(timeout=240) == ["prepared", "approved"]
     again = await flows.execute(Review, Draft(), idempotency_key="r-1")
     assert again.id == flow.id
     assert did == ["prepare", "approve", "publish"]
@@ -77,7 +78,7 @@ async def test_l006_each_move_is_recorded_with_place_state_documents_and_version
     assert machine.documents == {"summary": {"pages": 3}}
     assert machine.accepts == ["approve", "reject"]
     await flow.trigger("approve", Verdict(ok=True))
-    await flow.result(timeout=60)
+    await flow.result(timeout=240)
     machine = (await flow.report()).machine
     assert machine is not None
     assert [(each.transition, each.source, each.target, each.version) for each in machine.moves] == [
@@ -92,6 +93,28 @@ async def test_l006_each_move_is_recorded_with_place_state_documents_and_version
 class Late(StateMachine[Draft], name="late", start="a"):
     @transition("a", to=END, wait=None)
     async def go(self, ctx: MachineContext[Draft], payload: None) -> None: ...
+
+
+async def test_a_trigger_that_comes_a_moment_too_early_is_told_to_be_sent_again(
+    open_flows: Open, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows = await open_flows(Late)
+    lives = JobClient.lives
+
+    async def look_late(self: JobClient, *given: Any) -> Any:
+        """Look once the machine has begun: between its refusal and the look."""
+        monkeypatch.undo()
+        await stands_at(flow, "a", until)
+        return await lives(self, *given)
+
+    monkeypatch.setattr(JobClient, "lives", look_late)
+    flow = await flows.execute(Late, Draft())
+    with pytest.raises(
+        SignalRefused, match=r"accepted none at that moment.* which accepts go: send it again"
+    ):
+        await flow.trigger(Late.go)
+    await flow.trigger(Late.go)
+    await flow.result(timeout=240)
 
 
 async def test_l032_a_trigger_that_the_place_does_not_offer_is_refused_at_once(
@@ -115,7 +138,7 @@ async def test_l032_a_trigger_that_the_place_does_not_offer_is_refused_at_once(
         await flow.trigger(Review.publish)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert await flow.report() == before
     await flow.trigger(Review.reject)
-    assert await flow.result(timeout=60) == ["rejected"]
+    assert await flow.result(timeout=240) == ["rejected"]
     with pytest.raises(SignalRefused, match="has ended"):
         await flow.trigger(Review.reject)
 
@@ -144,7 +167,7 @@ async def test_l031_a_payload_that_only_the_worker_can_judge_is_refused_and_the_
     await flow.trigger(Review.approve, Verdict(ok=False))
     await until(two, "the guard refuses")
     await flow.trigger(Review.approve, Verdict(ok=True))
-    assert await flow.result(timeout=60) == ["prepared", "approved"]
+    assert await flow.result(timeout=240) == ["prepared", "approved"]
     assert did == ["prepare", "approve", "publish"]
 
 
@@ -162,7 +185,7 @@ async def test_l034_of_two_triggers_one_fires(open_flows: Open, until: Until) ->
         assert sum(each is None for each in sent) == 1
         assert all(each is None or isinstance(each, SignalRefused) for each in sent)
         fired = ["prepared", "approved"] if sent[1] is not None else ["rejected"]
-        assert await flow.result(timeout=60) == fired
+        assert await flow.result(timeout=240) == fired
 
 
 async def test_a_trigger_with_an_id_that_is_sent_twice_is_one(open_flows: Open, until: Until) -> None:
@@ -171,7 +194,7 @@ async def test_a_trigger_with_an_id_that_is_sent_twice_is_one(open_flows: Open, 
     await stands_at(flow, "waiting", until)
     await flow.trigger(Review.reject, trigger_id="t-1")
     await flow.trigger(Review.reject, trigger_id="t-1")
-    assert await flow.result(timeout=60) == ["rejected"]
+    assert await flow.result(timeout=240) == ["rejected"]
 
 
 async def test_l041_a_cancelled_flow_is_undone_and_a_retry_goes_on_where_it_stood(
@@ -182,7 +205,7 @@ async def test_l041_a_cancelled_flow_is_undone_and_a_retry_goes_on_where_it_stoo
     await stands_at(flow, "waiting", until)
     assert await flow.cancel("changed my mind")
     with pytest.raises(FlowCancelled, match="changed my mind") as caught:
-        await flow.result(timeout=60)
+        await flow.result(timeout=240)
     assert caught.value.rollback == "complete"
     assert did == ["prepare", "unprepare ['prepared'] {'pages': 3}"]
     assert [each.step for each in (await flow.report()).rollbacks] == ["prepare@1"]
@@ -191,7 +214,7 @@ async def test_l041_a_cancelled_flow_is_undone_and_a_retry_goes_on_where_it_stoo
     await flow.retry()
     await stands_at(flow, "waiting", until)
     await flow.trigger(Review.approve, Verdict(ok=True))
-    assert await flow.result(timeout=60) == ["prepared", "approved"]
+    assert await flow.result(timeout=240) == ["prepared", "approved"]
     await flow.retry()
     await stands_at(flow, "waiting", until)
     assert did[-1] == "prepare", "a flow that completed begins again"
@@ -209,7 +232,7 @@ async def test_the_timeout_of_the_flow_ends_a_body_that_runs(open_flows: Open) -
     flows = await open_flows(Hanging, lease=0.5)
     flow = await flows.execute(Hanging, Draft())
     with pytest.raises(FlowTimeout):
-        await flow.result(timeout=60)
+        await flow.result(timeout=240)
     assert did == ["began"]
 
 
@@ -236,7 +259,7 @@ async def test_a_worker_that_stops_between_transitions_leaves_the_rest_to_anothe
         asyncio.get_running_loop().call_later(0.2, gate.set)  # while the worker stops, which waits for it
     assert did == ["first"]
     await stack.enter_async_context(flows.provider.worker())
-    assert await flow.result(timeout=60) == "done"
+    assert await flow.result(timeout=240) == "done"
     assert did == ["first", "second"]
 
 
@@ -278,7 +301,7 @@ async def test_of_a_trigger_and_the_timeout_of_its_flow_one_decides(open_flows: 
 
     async def end(number: int) -> str:
         try:
-            return str(await some[number].result(timeout=60))
+            return str(await some[number].result(timeout=240))
         except FlowTimeout:
             return "timeout"
 
