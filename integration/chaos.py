@@ -1,6 +1,6 @@
 """Chaos: jobs run while faults hit everything around them; then comes the reconciliation.
 
-    python integration/chaos.py --jobs 20000 --seed 7        (or: tox -e chaos -- --jobs 20000)
+    tox -e chaos -- --jobs 20000 --seed 7
 
 One worker is killed each second with `kill -9`. Every few seconds another fault comes: connections
 are cut or go silent, scripts are flushed, clients are killed or paused, the server is stopped or

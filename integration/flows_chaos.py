@@ -2,7 +2,7 @@
 
 Two of three flows are graphs of steps, local, spread and mixed; the others are durable functions.
 
-    python integration/flows_chaos.py --flows 1000 --seed 7      (or: tox -e chaos-flows -- --flows 1000)
+    tox -e chaos-flows -- --flows 1000 --seed 7
 
 One worker is killed each second with `kill -9`, and started again. Operators pause steps for a moment, all
 the time. The seed decides the shapes, the course of each flow and which worker is killed; what a kill hits

@@ -7,17 +7,27 @@ the flow.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from eventbus import UnknownJob
 from workflows import FlowReport, Step, StepError, StepReport, Workflow, WorkflowProvider
 from workflows.records.entries import Entry, read_entries
 from workflows.records.ids import member_id, nested_flow_id, split_item
 from workflows.records.report import StepState
 
-__all__ = ["STOPPED", "Account", "AnyAccount", "nested_in", "read_account", "split_around"]
+__all__ = [
+    "STOPPED",
+    "Account",
+    "AnyAccount",
+    "find_nested",
+    "is_of_last_run",
+    "read_account",
+    "split_around",
+]
 
 STOPPED = ("failed", "cancelled")
 
@@ -77,22 +87,22 @@ class Account(NamedTuple):
             yield from inner.ids()
 
     def doubts(self) -> list[str]:
-        """Paths of indeterminate steps, which were therefore not undone."""
+        """Paths of indeterminate steps, which were therefore not undone, in the last run."""
         found = [
             name
             for name, step in self.report.steps.items()
             if step.state == "unknown" and not self._is_undone_anyway(name) and self.has_rollback(name)
         ]
         for name, inner in self.inner.items():
-            if inner.report.state in STOPPED:
+            if inner.report.state in STOPPED and is_of_last_run(inner, self):
                 found += [f"{name}/{path}" for path in inner.doubts()]
         return found
 
     def failures(self) -> list[str]:
-        """Paths of rollbacks that failed for good."""
+        """Paths of rollbacks that failed for good, in the last run."""
         found = [each.step for each in self.report.rollbacks if each.error]
         for name, inner in self.inner.items():
-            if inner.report.state in STOPPED:
+            if inner.report.state in STOPPED and is_of_last_run(inner, self):
                 found += [f"{name}/{path}" for path in inner.failures()]
         return found
 
@@ -128,9 +138,9 @@ class Account(NamedTuple):
 
 
 async def read_account(
-    flows: WorkflowProvider, seen: Collection[str], shape: Workflow[Any, Any], flow_id: str, heard: Any
+    flows: WorkflowProvider, shape: Workflow[Any, Any], flow_id: str, heard: Any
 ) -> Account:
-    """Read the account of a flow, with those of its sub-workflows that have started."""
+    """Read the account of a flow, with those of its sub-workflows that have a record."""
     report, around = split_around(await flows.report(flow_id))
     if any(step.is_each for step in shape.steps.values()):
         entries = read_entries(flow_id, await flows.provider.jobs.journal(flow_id))
@@ -139,19 +149,31 @@ async def read_account(
     for name, step in shape.steps.items():
         if not isinstance(step.workflow, Workflow):  # the shapes have sub-workflows of steps alone
             continue
-        nested = nested_in(seen, flow_id, report.run, name, step.workflow.name)
+        nested = await find_nested(flows, flow_id, report.run, name, step.workflow.name)
         if nested is not None:
-            inner[name] = await read_account(flows, seen, step.workflow, nested, None)
+            inner[name] = await read_account(flows, step.workflow, nested, None)
     return Account(shape, report, inner, heard, around)
 
 
-def nested_in(seen: Collection[str], flow_id: str, runs: int, step: str, workflow: str) -> str | None:
-    """Return the flow that a step has started last, in any of so many runs; None if none is seen."""
+async def find_nested(
+    flows: WorkflowProvider, flow_id: str, runs: int, step: str, workflow: str
+) -> str | None:
+    """Return the flow that a step has started last, in any of so many runs; None if none has a record.
+
+    The record counts, not the journal: a worker that is killed between the two leaves a doubt of a step that
+    never told that it began.
+    """
     for run in range(runs, 0, -1):
         nested = nested_flow_id(member_id(flow_id, run, step), workflow)
-        if nested in seen:
+        with suppress(UnknownJob):
+            await flows.status(nested)
             return nested
     return None
+
+
+def is_of_last_run(inner: AnyAccount, account: AnyAccount) -> bool:
+    """Tell whether a nested flow is of the last run of the flow around it."""
+    return inner.id.startswith(f"{account.id}/{account.report.run}/")
 
 
 def split_around(report: FlowReport) -> tuple[FlowReport, dict[str, str]]:

@@ -12,13 +12,13 @@ What must always hold for each flow, besides what `ledger` says of any flow:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 from apps.drawn.functions import TASKS, Function
 from apps.drawn.graphs import Course
-from checks.account import STOPPED, Account, nested_in, read_account, split_around
+from checks.account import STOPPED, Account, find_nested, is_of_last_run, read_account, split_around
 from checks.ledger import Ledger
 from checks.returned import Fates, can_fail, judge_lines
 
@@ -50,20 +50,20 @@ class FunctionAccount(NamedTuple):
             yield from inner.ids()
 
     def doubts(self) -> list[str]:
-        """Paths of indeterminate steps, which were therefore not undone."""
+        """Paths of indeterminate steps, which were therefore not undone, in the last run."""
         found = [
             label for label, step in self.report.steps.items() if step.state == "unknown" and _has_undo(label)
         ]
         for label, inner in self.inner.items():
-            if inner.report.state in STOPPED:
+            if inner.report.state in STOPPED and is_of_last_run(inner, self):
                 found += [f"{label}/{path}" for path in inner.doubts()]
         return found
 
     def failures(self) -> list[str]:
-        """Paths of rollbacks that failed for good."""
+        """Paths of rollbacks that failed for good, in the last run."""
         found = [each.step for each in self.report.rollbacks if each.error]
         for label, inner in self.inner.items():
-            if inner.report.state in STOPPED:
+            if inner.report.state in STOPPED and is_of_last_run(inner, self):
                 found += [f"{label}/{path}" for path in inner.failures()]
         return found
 
@@ -155,13 +155,19 @@ class FunctionLedger:
                 yield f"{account.id}: {label} happened, and is not recorded"
 
     def _judge_code(self, account: FunctionAccount) -> Iterator[str]:
-        """Check that each replay saw the same, and that the code had nothing to do once it had ended."""
+        """Check that each replay saw the same, and that the code called nothing once it had ended.
+
+        A task that lost a race may begin later, on another worker: its flow waits for it.
+        """
         seen: dict[str, str] = {}
         for each in self._ledger.seen_in(account.id):
             name, _, told = each.partition("=")
             if seen.setdefault(name, told) != told:
                 yield f"{account.id}: its code saw {seen[name]!r} of {name}, and {told!r} in another run of it"
-        if late := self._ledger.begun_after_end(account.id):
+        steps, late = account.report.steps, self._ledger.begun_after_end(account.id)
+        labels = {each.payload for each in late}
+        end = max((step.ended_ms for label, step in steps.items() if label not in labels), default=0)
+        if late := [each for each in late if not _is_called_by(steps.get(each.payload), end)]:
             yield f"{account.id}: after it had ended {late}"
 
     def _judge_order(self, account: FunctionAccount) -> Iterator[str]:
@@ -227,6 +233,10 @@ def _task_of(label: str) -> str:
     return label.rpartition("@")[0]
 
 
+def _is_called_by(step: StepReport | None, time_ms: int) -> bool:
+    return step is not None and step.started_ms <= time_ms
+
+
 def _has_undo(label: str) -> bool:
     task = TASKS.get(_task_of(label))
     return task is not None and task.undo is not None
@@ -246,13 +256,12 @@ def _below(head: str, paths: dict[str, str]) -> dict[str, str]:
 
 async def read_function_account(
     flows: WorkflowProvider,
-    seen: Collection[str],
     function: Function,
     course: Course,
     flow_id: str,
     heard: Any,
 ) -> FunctionAccount:
-    """Read the account of a flow, with those of the flows that it started and that did something."""
+    """Read the account of a flow, with those of the flows that it started."""
     report, around = split_around(await flows.report(flow_id))
     known = {piece.flow.name: piece.flow for piece in function.body.all() if piece.flow is not None}
     inner: dict[str, InnerAccount] = {}
@@ -260,12 +269,12 @@ async def read_function_account(
         name, _, position = label.rpartition("@")
         if name not in known:
             continue
-        nested = nested_in(seen, flow_id, report.run, position.replace(".", "-"), name)
+        nested = await find_nested(flows, flow_id, report.run, position.replace(".", "-"), name)
         if nested is None:
             continue
         started: Any = known[name]
         if isinstance(started, Function):
-            inner[label] = await read_function_account(flows, seen, started, course, nested, step.result)
+            inner[label] = await read_function_account(flows, started, course, nested, step.result)
         else:
-            inner[label] = await read_account(flows, seen, started, nested, None)
+            inner[label] = await read_account(flows, started, nested, None)
     return FunctionAccount(function, report, inner, course, heard, around)

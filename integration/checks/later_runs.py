@@ -69,16 +69,15 @@ def judge_later(
                 yield f"{told}, and no kill explains that"
     if account.report.state not in ("completed", *STOPPED):
         yield f"{account.id}: is {account.report.state}"
-    yield from _judge_effects(
-        ledger, account, {*account.failures(), *account.doubts()}, "", starts[first_run]
-    )
+    yield from _judge_effects(ledger, account, set(), starts[first_run])
 
 
-def _judge_effects(
-    ledger: Ledger, account: InnerAccount, doubted: set[str], path: str, start: int
-) -> Iterator[str]:
-    """Yield what is in effect and should not be, or the other way round, by the lines from `start` on."""
+def _judge_effects(ledger: Ledger, account: InnerAccount, doubted: set[str], start: int) -> Iterator[str]:
+    """Yield what is in effect and should not be, or the other way round, by the lines from `start` on.
+    `doubted` are paths that the flows around doubt.
+    """
     report = account.report
+    doubted = {*doubted, *account.failures(), *account.doubts()}
     lines = ledger.lines_of(account.id)[start:]
     for name in dict.fromkeys(each.payload for each in lines if each.what in ("did", "undid")):
         last = [each for each in lines if each.payload == name and each.what in ("did", "undid")][-1]
@@ -87,12 +86,13 @@ def _judge_effects(
         where = f"{account.id}: {report.state}, its step {name} is {state}"
         if report.state == "completed" and state == "completed" and not is_in_effect:
             yield f"{where}, and it is not in effect"
-        is_due = report.state in STOPPED and has_undo(account, name) and f"{path}{name}" not in doubted
+        is_due = report.state in STOPPED and has_undo(account, name) and name not in doubted
         if is_due and is_in_effect and not ledger.are_of_killed([Line(0, last.pid)]):
             yield f"{where}, and it is in effect"
     for label, inner in account.inner.items():
         if inner.report.state in STOPPED:
-            yield from _judge_effects(ledger, inner, doubted, f"{path}{label}/", 0)
+            below = {path.removeprefix(f"{label}/") for path in doubted if path.startswith(f"{label}/")}
+            yield from _judge_effects(ledger, inner, below, 0)
 
 
 def judge_derived(function: Function, flow_id: str, seen: Sequence[str]) -> Iterator[str]:

@@ -138,19 +138,19 @@ class FlowLoad:
         """Compare each flow with what really happened."""
         known: set[str] = set()
         for flow_id in self.heard:
-            account = await self.read(flows, ledger, flow_id)
+            account = await self.read(flows, flow_id)
             self.count(account)
             await self.add_flaws(flows, ledger, account, self.flaws_of(ledger, account))
             known |= set(account.ids())
         self.flaws += [f"{each}: happened, and nobody executed it" for each in ledger.flows - known]
         self.counts["lost"] += self.flows - len(self.heard)
 
-    async def read(self, flows: WorkflowProvider, ledger: Ledger, flow_id: str) -> AnyAccount:
+    async def read(self, flows: WorkflowProvider, flow_id: str) -> AnyAccount:
         """Read the account of a flow."""
         shape, course, heard = self.heard[flow_id]
         if isinstance(shape, Function):
-            return await read_function_account(flows, ledger.flows, shape, course, flow_id, heard)
-        return await read_account(flows, ledger.flows, shape, flow_id, heard)
+            return await read_function_account(flows, shape, course, flow_id, heard)
+        return await read_account(flows, shape, flow_id, heard)
 
     def flaws_of(self, ledger: Ledger, account: AnyAccount) -> list[str]:
         """Return what the ledgers say of a flow."""

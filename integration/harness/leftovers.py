@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 from checks.audit import Audit
+from drivers.fork_server import server_pids
 from harness.backends import Backend
 from harness.conditions import wait_until
 from harness.programs import Program
@@ -22,7 +23,7 @@ _TASKS = Path("/proc/self/task")  # without this folder, children are not counte
 
 def _children() -> set[int]:
     files = (each / "children" for each in _TASKS.glob("*"))
-    return {int(pid) for file in files if file.exists() for pid in file.read_text().split()}
+    return {int(pid) for file in files if file.exists() for pid in file.read_text().split()} - server_pids()
 
 
 class Leftovers:

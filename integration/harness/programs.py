@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+from drivers.fork_server import Fork, fork_server, is_as_ours
 from harness.conditions import WITHIN, wait_until
 
 __all__ = ["HERE", "Program", "clean_environment"]
@@ -36,17 +37,28 @@ class Program:
         self.name = name
         self._out = folder / f"{name}.out"
         self._err = folder / f"{name}.err"
+        inp: IO[bytes]
         out: IO[bytes]
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                cwd=cwd,
-                env=environment,
-                start_new_session=True,
-            )
+        with Path(os.devnull).open("rb") as inp, self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process: Fork | subprocess.Popen[bytes]
+            if command[0] == "-m" and is_as_ours(environment):
+                self.process = fork_server().start(
+                    command[1],
+                    command[2:],
+                    environment=environment,
+                    cwd=cwd,
+                    files=(inp.fileno(), out.fileno(), err.fileno()),
+                )
+            else:
+                self.process = subprocess.Popen(
+                    [sys.executable, *command],
+                    stdin=inp,
+                    stdout=out,
+                    stderr=err,
+                    cwd=cwd,
+                    env=environment,
+                    start_new_session=True,
+                )
 
     @property
     def pid(self) -> int:

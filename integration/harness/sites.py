@@ -146,7 +146,7 @@ class Site:
         """Compare record, journal and result of a flow; the test itself checks repeated effects."""
         (workflow,) = [each for each in flow_app.WORKFLOWS if each.name == handle.workflow]
         ledger = Ledger(self._journal, {*self.killed, *killed})
-        account = await read_account(flows, ledger.flows, workflow, handle.id, heard)
+        account = await read_account(flows, workflow, handle.id, heard)
         flaws = ledger.flaws(account)
         assert flaws == [], flaws
         audit = Audit(self._server)

@@ -41,7 +41,7 @@ class ToilLoad:
         orders: tuple[str, ...] = _ORDERS,
     ) -> None:
         """`timeout` is the provider's for replies, and `late` how much later one may come; `longest` is
-        how long a job takes at most; all in seconds. `orders` may also be `cancel` and `retry`.
+        how long a job takes at most; all in seconds. `orders` may also be `cancel`, `retry` and `again`.
         """
         self.answers: list[Answer] = []
         self.late: list[str] = []
@@ -119,18 +119,36 @@ class ToilLoad:
                     limit = order.choice([None, Limit(at_once=order.randint(1, 20)), Limit(rate="100/1s")])
                     await self._order(partial(provider.set_limit, "bounded", limit))
                 case "cancel":
-                    for job in order.sample(list(self._open), min(2, len(self._open))):
-                        self.stopped.add(job)
-                        await self._order(partial(provider.cancel, job, "chaos"))
+                    for job in self._some_open(order, 2):
+                        await self._stop(provider, job)
                 case "retry":
                     ended = sorted(
                         {each.job for each in self.answers if each.error is not None} - self.repeated
                     )
                     for job in order.sample(ended, min(2, len(ended))):
-                        if await self._order(partial(provider.inspector.retry, job)):
-                            self.repeated.add(job)
+                        await self._retry(provider, job)
+                case "again":
+                    # Somebody hears of the end of what he cancelled, and at once wants it after all.
+                    for job in self._some_open(order, 1):
+                        await self._stop(provider, job)
+                        while job in self._open:
+                            await last(0.01)
+                        await self._retry(provider, job)
                 case _:
                     await self._edit(provider, order)
+
+    def _some_open(self, order: random.Random, most: int) -> list[str]:
+        """Choose jobs without an outcome that nobody has told to stop."""
+        jobs = [job for job in self._open if job not in self.stopped]
+        return order.sample(jobs, min(most, len(jobs)))
+
+    async def _stop(self, provider: EventProvider, job: str) -> None:
+        self.stopped.add(job)
+        await self._order(partial(provider.cancel, job, "chaos"))
+
+    async def _retry(self, provider: EventProvider, job: str) -> None:
+        if await self._order(partial(provider.inspector.retry, job)):
+            self.repeated.add(job)
 
     async def _edit(self, provider: EventProvider, order: random.Random) -> None:
         """Edit some open jobs; those that run or have ended stay as they are."""

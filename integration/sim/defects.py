@@ -189,7 +189,6 @@ DEFECTS = [
         "            running = list(self._claimer.executor.running.values())\n"
         "            named = [each.job for each in running if each.job.id == message.removeprefix(_CANCEL)]\n"
         "            self._claimer.executor.cancel([(job.id, job.token) for job in named])\n",
-        is_of_flows=True,
     ),
     Defect(
         "signal whose answer is lost is taken twice",

@@ -250,7 +250,9 @@ class FlowCallers(FlowLoad):
             assert flow.shape is not None
             self.heard[handle.id] = flow.shape, flow.course, heard
             account = await self._judge(flows, flow)
-            kept = kept_of(account) if is_resumed else ()
+            # The journal still has items of runs before one that began from the start.
+            lines = Ledger(self._journal, set()).lines_of(handle.id)[flow.starts[flow.first_run] :]
+            kept = kept_of(account) & {each.payload for each in lines} if is_resumed else ()
         flow.is_resumed = flow.is_resumed and is_resumed
         flow.kept.append(kept)
         flow.starts.append(sum(each.job == handle.id for each in self._journal.read()))
@@ -265,7 +267,7 @@ class FlowCallers(FlowLoad):
     async def _judge(self, flows: WorkflowProvider, flow: _Flow) -> AnyAccount:
         """Judge the last run of a flow that has ended."""
         ledger = Ledger(self._journal, self._suspects())
-        account = await self.read(flows, ledger, flow.handle.id)
+        account = await self.read(flows, flow.handle.id)
         roots = {_root_of(each) for each in self._strayed()}
         if flow.handle.id in roots:
             flaws = list(ledger.judge_heard(account))

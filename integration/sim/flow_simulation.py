@@ -102,16 +102,8 @@ class FlowSimulation(World):
         """Hear nothing: the callers hear of the ends."""
 
     async def operate(self, provider: EventProvider) -> None:
-        """In half of the seeds, hold the messages to one worker after the other back for a moment."""
-        rng = random.Random(f"{self.seed}-news")
-        if rng.random() < 0.5:
-            return
-        longest = 0.7 if self.kind.is_exact else 3.0
-        while not self._is_over:
-            await last(rng.uniform(0.1, 0.8))
-            if self._workers:
-                node = rng.choice(self._workers).node
-                self.network.hold_news(node, rng.uniform(0.1, longest))
+        """Hold messages back. The callers give the orders."""
+        await self._hold_news()
 
     async def look(self, provider: EventProvider) -> None:
         flows = self._providers[provider]

@@ -56,7 +56,7 @@ from eventbus.testing.nodes import Node
 from eventbus.testing.server import TestServer
 from eventbus.testing.virtual_time import VirtualTime
 
-__all__ = ["FATES", "Fate", "FaultyConnector", "FaultyNetwork", "FaultyWire"]
+__all__ = ["FATES", "READS_OF_NEWS", "Fate", "FaultyConnector", "FaultyNetwork", "FaultyWire"]
 
 Fate: TypeAlias = Literal["", "lost before", "lost after", "half lost", "silent", "late"]
 FATES: tuple[Fate, ...] = ("lost before", "lost after", "half lost", "silent", "late")
@@ -65,6 +65,8 @@ _AIMED = 20
 _LATE = 15.0
 """Seconds that a late connection stands, at most; who watches it gives it up before."""
 
+READS_OF_NEWS = ("BZPOPMIN", "ZPOPMIN")
+"""Commands by which a worker reads messages to it."""
 _END: tuple[Any, ...] = ("the end of the connection",)
 """Stands behind the last command of a client that ended."""
 _CONNECT_WITHIN = 5.0
@@ -95,6 +97,8 @@ class FaultyWire(VirtualWire):
         self.arrives = 0.0
         self.answers = 0.0
         """When the last thing comes out of each pipe."""
+        self.brings_news = False
+        """Whether it reads messages to a worker."""
 
     def send(self, command: tuple[str | bytes | float, ...], sink: ReplySink) -> None:
         if not self.owed:
@@ -236,6 +240,7 @@ class FaultyNetwork(Network):
 
     def send(self, wire: VirtualWire, command: tuple[Any, ...]) -> None:
         assert isinstance(wire, FaultyWire)
+        wire.brings_news = wire.brings_news or command[0] in READS_OF_NEWS
         fate = "" if command is _END else self.draw_fate(command)
         delay = self.draw_delay()
         if fate == "late":
@@ -341,13 +346,11 @@ class FaultyNetwork(Network):
             self._in_node_of(wire, wire.deliver, reply)
 
     def hold_news(self, node: Node, seconds: float) -> None:
-        """Let what comes to a node's blocked reads of messages arrive late, as over a line that repeats
-        packets.
-        """
+        """Let what comes to a node's reads of messages arrive late, as over a line that repeats packets."""
         self.faults["news held"] += 1
         for wire in self.wires:
-            if wire.node is node and wire.blocked is not None and wire.blocked[0] == "BZPOPMIN":
-                assert isinstance(wire, FaultyWire)
+            assert isinstance(wire, FaultyWire)
+            if wire.node is node and wire.brings_news:
                 wire.answers = max(wire.answers, self._time.now + seconds)
 
     def lose(self, wire: FaultyWire, *, answers_too: bool | None = None) -> None:

@@ -46,12 +46,18 @@ def find(*words: str) -> str:
 
 
 def test_a_slot_that_no_settle_frees_is_found_at_once() -> None:
-    told = find("--seeds", "1", "--jobs", "60", "--only", "freed by a settle")
+    told = find("--seeds", "1", "--only", "freed by a settle")
     assert "at seed 1: " in told, told
     assert "holds name it" in told
 
 
 def test_a_signal_that_is_taken_twice_is_found_by_the_simulation_of_flows() -> None:
-    told = find("--first", "6", "--seeds", "1", "--only", "is taken twice")
-    assert "at seed 6: " in told, told
+    told = find("--first", "16", "--seeds", "1", "--only", "is taken twice")
+    assert "at seed 16: " in told, told
     assert "were refused, and came" in told
+
+
+def test_a_cancel_that_hits_the_next_run_is_found() -> None:
+    told = find("--first", "5", "--seeds", "1", "--only", "old cancel")
+    assert "at seed 5: " in told, told
+    assert "was let run again, and was cancelled by nobody" in told

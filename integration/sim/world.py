@@ -241,7 +241,8 @@ class World(ABC):
         self._workers.append(worker)
 
     async def _kill_each_second(self) -> None:
-        while self.kind.kills and not self._is_over:
+        """Kill for some leases: a job that is killed each time would outlast any bound."""
+        while self.kind.kills and not self._is_over and self.seconds < 60 + 4 * self.lease:
             await last(self._rng.uniform(0.5, 1.5))
             worker = self._rng.choice(self._workers)
             worker.node.kill()
@@ -252,6 +253,18 @@ class World(ABC):
             self._start_worker()
 
     # Faults
+
+    async def _hold_news(self) -> None:
+        """In half of the seeds, hold the messages to one worker after the other back for a moment."""
+        rng = random.Random(f"{self.seed}-news")
+        if rng.random() < 0.5:
+            return
+        longest = 0.7 if self.kind.is_exact else 3.0
+        while not self._is_over:
+            await last(rng.uniform(0.1, 0.8))
+            if self._workers:
+                node = rng.choice(self._workers).node
+                self.network.hold_news(node, rng.uniform(0.1, longest))
 
     async def _do_faults(self) -> None:
         left: list[str] = []
