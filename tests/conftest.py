@@ -169,7 +169,7 @@ def until(request: pytest.FixtureRequest) -> Callable[..., Awaitable[None]]:
     """Wait until a condition holds, which may be async; fails with its name after `within` seconds."""
     world = request.getfixturevalue("virtual") if is_virtual(request) else None
 
-    async def wait_until(condition: Callable[[], Any], what: str, *, within: float = 60.0) -> None:
+    async def wait_until(condition: Callable[[], Any], what: str, *, within: float = 240.0) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         while True:
@@ -252,7 +252,7 @@ async def no_task_is_left() -> AsyncIterator[None]:
     """Fail a test whose event loop still runs a task of ours."""
     before = leaks.find_tasks()
     yield
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while (left := leaks.find_tasks() - before) and time.monotonic() < end:  # noqa: ASYNC110  (any task)
         await asyncio.sleep(0.002)
     assert left == set(), "left behind"

@@ -1,5 +1,5 @@
-"""After each test nothing is left: no task, thread, child process or connection, and no key that stays for
-ever.
+"""After each test nothing is left: no task, thread, child process, connection or board of gauges, and no key
+that stays for ever.
 
 `KINDS` says for each kind of key when it goes. What goes "after" something has an expiry;
 what goes "with" its record has a record; a key pointer has an expiry once its job ended.
@@ -22,17 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from drivers.fork_server import server_pids
 
 import eventbus
 from eventbus.store.keys import KINDS
 from eventbus.store.records import STATES
+from eventbus.telemetry.gauge_board import boards
 
 __all__ = ["Watch", "connect", "find_tasks", "wait_gone"]
 
 _OWN = ("leak-watch", "admin")
 """Connections of the tests themselves."""
 
-_WITHIN = 20.0
+_WITHIN = 60.0
 _BY_HAND = (
     "never",
     "with its last job",
@@ -56,7 +58,7 @@ class Watch:
 
     def _find(self) -> set[str]:
         found = {f"thread {each.ident} {each.name}" for each in threading.enumerate() if _is_ours(each)}
-        found |= _find_children()
+        found |= _find_children() | {f"gauge board {id(each)}" for each in list(boards)}
         if self._client is not None:
             names = {each["id"]: each["name"] for each in self._client.client_list()}
             found |= {f"connection {number} {name}" for number, name in names.items() if _may_be_ours(name)}
@@ -114,6 +116,7 @@ def _find_children() -> set[str]:
             pids.update(each.read_text().split())
         except OSError:
             continue  # the thread has ended
+    pids -= {str(pid) for pid in server_pids()}
     # Python's own resource tracker, started once with the first spawned child.
     pids.discard(str(getattr(resource_tracker._resource_tracker, "_pid", None)))
     return {f"process {pid} {_command_of(pid)}" for pid in pids}

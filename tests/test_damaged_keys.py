@@ -250,6 +250,7 @@ async def _ask(name: str, read: Callable[[], Awaitable[Any]]) -> Any:
     return found
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(_PARTS))
 async def test_one_damaged_value_takes_down_no_reader_and_no_worker(

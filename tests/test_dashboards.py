@@ -34,7 +34,7 @@ def exported() -> dict[str, set[str]]:
     reader, board = PrometheusMetricReader(), GaugeBoard()
     sdk = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
     made: Any = Instruments(sdk.get_meter("test"))
-    boards.add(board)
+    boards[board] = None
     known = {metric.name: metric for metric in (*METRICS.values(), FLOWS_ENDED)}
     for metric in known.values():
         attributes = dict.fromkeys(metric.attributes, "x")
@@ -48,7 +48,7 @@ def exported() -> dict[str, set[str]]:
         record = instrument.add if hasattr(instrument, "add") else instrument.record
         record(1, dict.fromkeys(known[name].attributes, "x"))
     samples = [sample for family in REGISTRY.collect() for sample in family.samples]
-    boards.discard(board)
+    del boards[board]
     reader.shutdown()
     names: dict[str, set[str]] = {}
     for sample in samples:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 _ROOT = Path(__file__).resolve().parent.parent
 _FOLDERS = ("eventbus", "workflows", "tests", "integration", "benchmarks", "examples")
 _PACKAGES = ("eventbus", "workflows")

@@ -14,6 +14,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _REPORT = _ROOT / "examples" / "report_pipeline.py"
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "kind"), [("pipelines.md", "pipeline"), ("durable.md", "function")])
 def test_a_report_whose_worker_is_killed_in_each_stage_repeats_nothing_that_was_recorded(

@@ -16,14 +16,13 @@ from typing import Any
 
 from apps.step_actions import die_at
 from harness.journal import Journal
-from harness.programs import HERE
 
 from eventbus import EventProvider
 from eventbus.lowlevel import Job, OutcomeDecoder
 
 __all__ = ["STAGES", "outcome", "provider"]
 
-sys.path.append(str(HERE.parent / "examples"))
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
 _example: Any = importlib.import_module("stages")
 
 STAGES: tuple[str, ...] = _example.STAGES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ def start(environment: dict[str, str]) -> Iterator[Callable[..., Program]]:
     """Start programs that end with the test."""
     programs: list[Program] = []
 
-    def start(*words: str, output: int = subprocess.PIPE) -> Program:
+    def start(*words: str, output: int | None = None) -> Program:
         programs.append(Program(*words, environment=environment, output=output))
         return programs[-1]
 

@@ -39,7 +39,7 @@ def test_whatever_ends_it_its_worker_and_server_end_too(start: Start, number: si
     server = _server_of(worker)
     program.send(number)
     assert program.wait() == (130 if number is signal.SIGINT else -signal.SIGKILL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and (_is_alive(worker) or server.exists()):
         time.sleep(0.01)
     assert not _is_alive(worker)

@@ -105,7 +105,7 @@ class User:
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Wait until another process has made `condition` true."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < end, f"waited in vain until {what}"
         time.sleep(0.002)

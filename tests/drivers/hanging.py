@@ -20,7 +20,7 @@ import pytest_timeout  # pyright: ignore[reportMissingTypeStubs]
 
 __all__ = ["pytest_pyfunc_call", "pytest_timeout_set_timer"]
 
-_PATIENCE = 60.0
+_PATIENCE = 240.0
 
 _end = pytest.StashKey[Callable[[], object]]()
 

@@ -5,73 +5,76 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
+
+from drivers.fork_server import fork_server
 
 __all__ = ["Program"]
 
 
-_ROOT = Path(__file__).parents[2]
-_FOLDER = _ROOT / "tests" / "cli"
-_WITHIN = 60.0
+_FOLDER = Path(__file__).parents[1] / "cli"
+_WITHIN = 240.0
 
 
 class Program:
-    """One process of `python -m eventbus`; threads read its output as it comes."""
+    """One process of `python -m eventbus`, behind its imports; threads read its output as it comes."""
 
     def __init__(
         self,
         *words: str,
         environment: Mapping[str, str],
         folder: Path = _FOLDER,
-        output: int = subprocess.PIPE,
+        output: int | None = None,
     ) -> None:
         """If `output` is a pipe of the test, the test reads it."""
-        paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "eventbus", *words],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.PIPE,
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment},
-        )
         self.output: list[str] = []
         self.errors: list[str] = []
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
-        streams = ((self.process.stdout, self.output), (self.process.stderr, self.errors))
-        self._readers = [
-            threading.Thread(target=self._read, args=(stream, kept), daemon=True)
-            for stream, kept in streams
-            if stream is not None
-        ]
+        stdin, self._input = _pipe("wb")
+        stderr, errors = _pipe("rb")
+        sources = [(errors, self.errors)]
+        stdout = output
+        if stdout is None:
+            stdout, said = _pipe("rb")
+            sources.append((said, self.output))
+        self.process = fork_server().start(
+            "eventbus",
+            words,
+            environment={**os.environ, **environment},
+            cwd=folder,
+            files=(stdin, stdout, stderr),
+        )
+        for theirs in {stdin, stdout, stderr} - {output}:
+            os.close(theirs)
+        self._ours = [self._input, *(source for source, _ in sources)]
+        self._readers = [threading.Thread(target=self._read, args=each, daemon=True) for each in sources]
         for reader in self._readers:
             reader.start()
 
-    def wait_for(self, text: str) -> str:
-        """Wait for a line with `text` on stdout or stderr, after the lines of earlier calls."""
+    def wait_for(self, text: str, *, is_whole: bool = False) -> str:
+        """Wait for a line with `text` on stdout or stderr, after the lines of earlier calls. `is_whole`: the
+        line is the text, for one that is short enough to be part of an address.
+        """
         deadline = time.monotonic() + _WITHIN
         while True:
             try:
                 line = self._said.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 raise AssertionError(f"{text!r} was not said; but: {self.output + self.errors}") from None
-            if text in line:
+            if line == text or (text in line and not is_whole):
                 return line
 
     def write(self, text: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(text.encode())
-        self.process.stdin.flush()
+        self._input.write(text.encode())
+        self._input.flush()
 
     def close_input(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self._input.close()
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -88,14 +91,18 @@ class Program:
         if self.process.poll() is None:
             self.process.kill()
         self.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    pass
+        for file in self._ours:
+            with suppress(BrokenPipeError):
+                file.close()
 
     def _read(self, stream: IO[bytes], kept: list[str]) -> None:
         for line in stream:
             kept.append(line.decode().rstrip("\n"))
             self._said.put(kept[-1])
+
+
+def _pipe(mode: Literal["rb", "wb"]) -> tuple[int, IO[bytes]]:
+    """Make a pipe. Returns the end of the program, and ours, which we read or write as `mode` says."""
+    ends = os.pipe()
+    theirs, ours = ends if mode == "wb" else ends[::-1]
+    return theirs, os.fdopen(ours, mode)

@@ -150,7 +150,7 @@ async def states_of(handle: FlowHandle) -> dict[str, str]:
     return {name: step.state for name, step in (await handle.report()).steps.items()}
 
 
-async def wait_states(handle: FlowHandle, expected: Mapping[str, str], *, within: float = 60.0) -> None:
+async def wait_states(handle: FlowHandle, expected: Mapping[str, str], *, within: float = 240.0) -> None:
     """Wait until these steps are in these states."""
     loop = asyncio.get_running_loop()
     end = loop.time() + within

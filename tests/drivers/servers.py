@@ -21,7 +21,7 @@ import redis
 
 __all__ = ["SCRIPTINGS", "WAYS", "Server", "free_port", "server_version"]
 
-_WITHIN = 60.0
+_WITHIN = 240.0
 
 
 def free_port() -> int:

@@ -124,7 +124,7 @@ async def test_what_blocks_outside_of_any_job_is_told_with_some_of_those_that_ru
         emissions = emitter.emit_many("ask", range(7))
         for _ in emissions:
             await began.acquire()
-        end = time.monotonic() + 20
+        end = time.monotonic() + 240
         while time.monotonic() < end and not any(
             each["event"].startswith("event loop blocked") for each in logs
         ):
@@ -148,7 +148,7 @@ async def test_a_loop_that_hangs_too_long_gives_its_job_up(
     @provider.on("ask")
     async def hang(_: Any) -> str:
         began.set()
-        taken.wait(60)
+        taken.wait(240)
         return "hung"
 
     @other.on("ask")
@@ -183,7 +183,7 @@ async def test_the_jobs_of_a_worker_that_renews_no_more_are_run_by_another_and_i
         await began.wait()
         await _keeper(worker).aclose()
         async with other.worker():
-            assert await asyncio.wait_for(emission, 60) == ["the second", 1]
+            assert await asyncio.wait_for(emission, 240) == ["the second", 1]
         go.set()
         await until(lambda: worker.health().refused == 1, "its outcome was refused and counted")
         assert await emitter.result(emission.job_id) == ["the second", 1]
@@ -209,7 +209,7 @@ async def test_a_worker_that_is_alone_and_renews_no_more_rescues_all_the_same(
         emission = emitter.emit("ask", 1)
         await began.wait()
         await _keeper(worker).aclose()
-        assert await asyncio.wait_for(emission, 60) == 1
+        assert await asyncio.wait_for(emission, 240) == 1
 
 
 async def test_a_stall_is_logged_with_who_held_the_job_and_how_it_was(
@@ -230,7 +230,7 @@ async def test_a_stall_is_logged_with_who_held_the_job_and_how_it_was(
         emission = emitter.emit("ask", 1)
         await began.wait()
         await _keeper(worker).aclose()
-        assert await asyncio.wait_for(emission, 60) == 1
+        assert await asyncio.wait_for(emission, 240) == 1
     entry = next(each for each in logs if each["event"] == "job stalled, given back")
     assert (entry["job_id"], entry["holder"]) == (emission.job_id, worker.id)
     assert entry["renewed_ago"] >= 0.5
@@ -257,7 +257,7 @@ async def test_a_job_that_stalls_too_often_fails_and_the_log_says_which(
         worker._worker._rescuer.run_once = _never  # pyright: ignore[reportPrivateUsage]  (the other one is to judge)
         async with other.worker():
             with pytest.raises(StalledError) as caught:
-                await asyncio.wait_for(emission, 60)
+                await asyncio.wait_for(emission, 240)
             told = "job stalled too often, failed"
             await until(lambda: told in {each["event"] for each in logs}, "it is logged")
         assert (caught.value.stalls, caught.value.job_id) == (1, emission.job_id)

@@ -73,7 +73,7 @@ async def test_a_thread_that_outlives_its_caller_keeps_a_place() -> None:
 
     def hold() -> None:
         loop.call_soon_threadsafe(begun.set)
-        assert gate.wait(60)
+        assert gate.wait(240)
 
     assert places.enter()
     running = asyncio.create_task(threads.run(hold))

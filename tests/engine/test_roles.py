@@ -182,7 +182,7 @@ async def test_a_stop_at_once_skips_the_grace(make_provider: MakeProvider, until
         await asyncio.sleep(0)
         assert not waiting.done()
         worker.request_stop(at_once=True)
-        await asyncio.wait_for(waiting, 60)
+        await asyncio.wait_for(waiting, 240)
         async with other.worker():
             assert await emission == 1
 

@@ -54,7 +54,7 @@ async def test_no_more_run_at_a_time_than_there_are_places(pair: ThreadPool) -> 
         with lock:
             running[0] += 1
             running[1] = max(running)
-        together.wait(60)
+        together.wait(240)
         with lock:
             running[0] -= 1
 
@@ -69,7 +69,7 @@ async def test_a_place_comes_back_when_the_thread_ends_not_when_the_wait_does(pa
 
     def work(n: int) -> int:
         loop.call_soon_threadsafe(started.put_nowait, n)
-        go.wait(60)
+        go.wait(240)
         if n == 0:
             raise ValueError("nobody hears it")
         return n
@@ -87,7 +87,7 @@ async def test_a_place_comes_back_when_the_thread_ends_not_when_the_wait_does(pa
 
 async def test_a_wait_for_a_place_can_be_cancelled(pair: ThreadPool) -> None:
     go = threading.Event()
-    tasks = [asyncio.create_task(pair.run(lambda: go.wait(60))) for _ in range(3)]
+    tasks = [asyncio.create_task(pair.run(lambda: go.wait(240))) for _ in range(3)]
     await asyncio.sleep(0)
     tasks[2].cancel()
     await asyncio.wait([tasks[2]])

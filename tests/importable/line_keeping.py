@@ -36,7 +36,7 @@ def keep_late(folder: str, ctx: ProcessContext) -> None:
     """Leave a thread behind that keeps a line after the end of the attempt."""
 
     def keep() -> None:
-        end = time.monotonic() + 45
+        end = time.monotonic() + 240
         while not Path(folder, "ended").exists() and time.monotonic() < end:
             time.sleep(0.005)
         ctx.keep_line("late")

@@ -57,7 +57,7 @@ def pin(picture: Picture) -> Drawn:
     return Drawn(picture.name, os.getpid(), step_key(), threading.current_thread().name)
 
 
-@task(pool="wait", timeout=2, retry=Retry(attempts=1))
+@task(pool="wait", timeout=4, retry=Retry(attempts=1))
 def slow(seconds: float) -> int:
     time.sleep(seconds)
     return os.getpid()
@@ -99,13 +99,13 @@ async def holds(ctx: FlowContext[str]) -> Any:
 prints = Workflow[Any, Any]("prints", retry=Retry(attempts=1))
 
 
-@prints.step(pool="wait", timeout=2)
+@prints.step(pool="wait", timeout=4)
 def first(ctx: StepContext[float]) -> int:
     time.sleep(ctx.input)
     return os.getpid()
 
 
-@prints.step(pool="wait", timeout=2, after=None)
+@prints.step(pool="wait", timeout=4, after=None)
 def second(ctx: StepContext[float]) -> int:
     time.sleep(ctx.input)
     return os.getpid()
@@ -124,13 +124,13 @@ def printed(ctx: StepContext[float]) -> Any:
 spread_prints = Workflow[Any, Any]("spread-prints", retry=Retry(attempts=1), spread=True)
 
 
-@spread_prints.step(pool="wait", timeout=2)
+@spread_prints.step(pool="wait", timeout=4)
 def first_apart(ctx: StepContext[float]) -> int:
     time.sleep(ctx.input)
     return os.getpid()
 
 
-@spread_prints.step(pool="wait", timeout=2, after=None)
+@spread_prints.step(pool="wait", timeout=4, after=None)
 def second_apart(ctx: StepContext[float]) -> int:
     time.sleep(ctx.input)
     return os.getpid()

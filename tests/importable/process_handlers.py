@@ -119,14 +119,14 @@ def fail(payload: str) -> None:
 
 
 def hold(folder: str) -> None:
-    """Start a child program, write both process ids into a file, and compute until `go` exists."""
+    """Start a child program, write both process ids into a file, and end when `go` exists, or by a kill."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     path = Path(folder) / f"{os.getpid()}"
     path.with_suffix(".new").write_text(str(child.pid))
     path.with_suffix(".new").rename(path.with_suffix(".running"))
     end = time.monotonic() + 300
     while not (Path(folder) / "go").exists() and time.monotonic() < end:
-        pass
+        time.sleep(0.002)
     child.kill()
     child.wait()
 

@@ -78,7 +78,7 @@ waits = Workflow[Any, Any]("waits", retry=Retry(attempts=2, delay=0))
 def hold(ctx: StepContext[Any]) -> str:
     """Tell the process's id; end in the second attempt, or when the test says so."""
     ctx.progress({"pid": os.getpid(), "attempt": ctx.attempt})
-    end = time.monotonic() + 45
+    end = time.monotonic() + 240
     while ctx.attempt == 1 and not Path(ctx.input, "go").exists() and time.monotonic() < end:
         time.sleep(0.01)
     return f"attempt {ctx.attempt}"

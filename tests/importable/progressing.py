@@ -15,7 +15,7 @@ __all__ = ["count_up", "leave_a_teller", "tell_too_much"]
 def count_up(folder: str, ctx: ProcessContext) -> str:
     """Tell two values, and go on only when the test has seen the first."""
     ctx.progress(1)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while not (Path(folder) / "seen").exists() and time.monotonic() < end:
         time.sleep(0.01)
     for percent in range(2, 101):
@@ -27,7 +27,7 @@ def leave_a_teller(folder: str, ctx: ProcessContext) -> str:
     """Leave a thread behind that tells another value once the test asks for it."""
 
     def tell_late() -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while not (Path(folder) / "ended").exists() and time.monotonic() < end:
             time.sleep(0.01)
         ctx.progress("late")

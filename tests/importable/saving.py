@@ -40,7 +40,7 @@ def crawl(_: Any, ctx: ProcessContext) -> list[str]:
 def grind(folder: str, ctx: ProcessContext) -> str:
     """Say what it hears, and save it."""
     _write(folder, "began", str(ctx.stopping))
-    end = time.monotonic() + 45
+    end = time.monotonic() + 240
     while not ctx.stopping and time.monotonic() < end:
         time.sleep(0.005)
     try:
@@ -55,7 +55,7 @@ def leave_a_saver(folder: str, ctx: ProcessContext) -> str:
     """Leave a thread behind that saves after the end of the attempt."""
 
     def save_late() -> None:
-        end = time.monotonic() + 45
+        end = time.monotonic() + 240
         while not Path(folder, "ended").exists() and time.monotonic() < end:
             time.sleep(0.005)
         try:
@@ -74,7 +74,7 @@ def lose(folder: str, ctx: ProcessContext) -> str:
         return "again"
     ctx.save("mine")
     _write(folder, "began", "")
-    end = time.monotonic() + 45
+    end = time.monotonic() + 240
     while not Path(folder, "go").exists() and time.monotonic() < end:
         time.sleep(0.005)
     try:

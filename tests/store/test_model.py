@@ -374,6 +374,7 @@ class Life(
             assert after < before or not ends, "it goes on"
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.timeout(0 if _IS_LONG else 1200)
 def test_the_store_keeps_every_promise_about_the_life_of_jobs(bench: Bench) -> None:

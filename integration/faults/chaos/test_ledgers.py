@@ -4,6 +4,7 @@ right one is not.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +15,23 @@ import pytest
 from apps.drawn.functions import Function
 from apps.drawn.graphs import NEVER, Act, Course
 from apps.drawn.pieces import Piece
-from checks.account import Account
+from checks.account import Account, read_account
 from checks.function_ledger import FunctionAccount, FunctionLedger
 from checks.ledger import Ledger
 from checks.returned import Fates, can_fail, judge_lines
 from harness.journal import Journal
 
-from eventbus import StalledError
-from workflows import FlowCancelled, FlowReport, StepContext, StepError, StepReport, Workflow
+from eventbus import EventProvider, Retry, StalledError
+from eventbus.testing import TestBus
+from workflows import (
+    FlowCancelled,
+    FlowReport,
+    StepContext,
+    StepError,
+    StepReport,
+    Workflow,
+    WorkflowProvider,
+)
 from workflows.errors import RollbackError
 from workflows.records.report import RollbackReport
 
@@ -222,6 +232,18 @@ def test_what_is_wrong_with_the_code_of_a_function_is_told(spoil: Spoil, said: s
     assert said in " ".join(case.judge(tmp_path))
 
 
+@pytest.mark.parametrize("is_called_before", [True, False])
+def test_what_a_function_did_not_wait_for_began_late_only_if_it_was_called_before_the_end(
+    tmp_path: Path, *, is_called_before: bool
+) -> None:
+    """A task that lost a race begins on another worker when the code has its winner, and has ended."""
+    case = Case("function", "completed")
+    late = _step("act@1.0", "completed", 0 if is_called_before else 8)
+    case.steps["act@1.0"] = msgspec.structs.replace(late, ended_ms=9)
+    case.lines += [("began", "act@1.0"), ("did", "act@1.0")]
+    assert any("after it had ended" in each for each in case.judge(tmp_path)) != is_called_before
+
+
 def test_a_function_that_failed_although_nothing_in_it_fails_is_told(tmp_path: Path) -> None:
     case = Case("function", "cancelled")
     error = StepError(step="act@2", error=ValueError(), flow_id=FLOW, workflow="drawn", rollback="complete")
@@ -289,3 +311,25 @@ def test_a_function_can_fail_if_something_in_it_does_that_nothing_catches() -> N
     assert can_fail(_group("row", b, _group("race", a, b)), fates)
     assert can_fail(started, fates)
     assert not can_fail(_group("row", b, _group("catch", a, started)), fates)
+
+
+async def test_a_nested_flow_counts_by_its_record_also_if_it_told_nothing() -> None:
+    """`dies-before-told`: a worker is killed when a step is recorded as begun, and before it says so."""
+    provider = EventProvider(name="drawn")
+    flows = WorkflowProvider(provider)
+    outer = Workflow[None, Any]("outer", spread=True)
+    inner = Workflow[None, Any]("inner", spread=True)
+
+    @inner.step(retry=Retry(attempts=1))
+    async def hang(ctx: StepContext[None]) -> None:
+        await asyncio.Event().wait()
+
+    outer.flow(inner, name="nested")
+    flows.register(outer)
+    async with TestBus(provider) as bus:
+        flow = await flows.execute(outer, None)
+        await bus.settle()
+        bus.kill_worker()
+        account = await read_account(flows, outer, flow.id, None)
+    assert list(account.inner) == ["nested"]
+    assert account.inner["nested"].report.steps["hang"].state == "active"

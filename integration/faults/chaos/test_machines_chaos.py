@@ -75,7 +75,7 @@ def check_runs(entries: Sequence[Entry], expected: list[str], killed: set[int]) 
     ("count", "deposits", "kills"),
     [
         pytest.param(8, 40, 1, id="640-moves"),
-        pytest.param(20, 150, 5, marks=[pytest.mark.long, pytest.mark.timeout(600)], id="6000-moves"),
+        pytest.param(10, 100, 3, marks=pytest.mark.long, id="2000-moves"),
     ],
 )
 async def test_each_trigger_moves_its_machine_once_and_each_move_is_undone_once_under_kills(

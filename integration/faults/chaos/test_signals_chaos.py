@@ -72,7 +72,7 @@ async def run_flows(flows: list[FlowHandle[list[Note]]], sender: Program, fleet:
     ("count", "each", "kills"),
     [
         pytest.param(10, 50, 1, id="500"),
-        pytest.param(40, 250, 10, marks=[pytest.mark.long, pytest.mark.timeout(600)], id="10000"),
+        pytest.param(20, 175, 5, marks=pytest.mark.long, id="3500"),
     ],
 )
 async def test_each_signal_is_taken_once_and_in_order_under_kills(

@@ -256,22 +256,25 @@ async def test_a_body_that_took_effect_is_recorded_whatever_comes_before_its_mov
             (tmp_path / f"hold {held}").touch()
         worker = run("worker", _APP, "--grace", "0.1", url=proxy.url, lease=LEASE)
         await (await flows.execute(Part, 0)).result(60)  # so it runs
-        limit = 2.0 if cause == "timeout" else None
-        flow: FlowHandle[str] = await flows.execute(Cutting, is_stubborn, timeout=limit)
+        starting: asyncio.Future[FlowHandle[str]] = loop.create_future()
 
         async def cut() -> None:
             if cause == "cancel":
-                await flow.cancel("enough")
+                await (await starting).cancel("enough")
             elif cause == "stop":
                 worker.send(signal.SIGTERM)
             else:
                 while (await flow.status()).state not in ("rolling_back", "failed"):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
 
-        if held is None:
+        if held is None:  # before the flow begins, because its worker is there
             proxy.strike(
                 "append 0", "before", lambda: asyncio.run_coroutine_threadsafe(cut(), loop).result(60)
             )
+        limit = 2.0 if cause == "timeout" else None
+        flow: FlowHandle[str] = await flows.execute(Cutting, is_stubborn, timeout=limit)
+        starting.set_result(flow)
+        if held is None:
             await until("it was cut", lambda: proxy.cuts["append 0"] == 1, story=worker.story)
         else:
             what = "asked" if held == "guard" else "began"

@@ -138,7 +138,7 @@ def test_a_result_comes_while_the_input_is_open_and_an_interrupt_ends_it(
 ) -> None:
     program = start("emit", "double", "--lines", "-", "--await")
     program.write("1\n")
-    program.wait_for("2")
+    program.wait_for("2", is_whole=True)
     program.send(signal.SIGINT)
     assert program.wait() == 130
     assert program.errors[-1].endswith("interrupted after line 1")

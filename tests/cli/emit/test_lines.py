@@ -50,7 +50,7 @@ async def test_it_reads_no_more_than_a_little_ahead() -> None:
         return b"line\n"
 
     reader = LineReader(Source(read))
-    assert third.wait(60)  # two wait to be taken, and one for room
+    assert third.wait(240)  # two wait to be taken, and one for room
     assert count == 3
     await reader.next_chunk()
     reader.close()
@@ -68,7 +68,7 @@ async def test_closing_it_ends_the_lines_while_a_read_waits() -> None:
     release = threading.Event()
 
     def read() -> bytes:
-        release.wait(60)
+        release.wait(240)
         return b""
 
     reader = LineReader(Source(read))

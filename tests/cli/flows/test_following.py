@@ -93,7 +93,7 @@ async def test_steps_are_told_as_they_end_and_then_the_flow(
             await asyncio.sleep(0.01)
         await _signal_nested(flows, flow.id)
         program = start("flows", "follow", flow.id, "--json")
-        await until(lambda: _says(program, "check/approval"), "it follows", within=30)
+        await until(lambda: _says(program, "check/approval"), "it follows")
         gate.set()
         assert await asyncio.to_thread(program.wait) == code
     lines = [json.loads(line) for line in program.output]

@@ -20,6 +20,7 @@ MakeProvider = Callable[..., EventProvider]
 _COUNT = 20_000
 
 
+@pytest.mark.once
 @pytest.mark.slow
 def test_check_18_a_worker_goes_on_with_what_a_killed_dashboard_began(
     make_provider: MakeProvider, start: Callable[..., Program]

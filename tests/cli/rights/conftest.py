@@ -17,7 +17,7 @@ from workflows import FlowContext, Signal, StepContext, StepError, Workflow, Wor
 
 _PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 _PREFIX = "viewed"
-_WITHIN = 60.0
+_WITHIN = 240.0
 
 approval = Signal("approval", int)
 keyed = Event("keyed", payload=str, limit=Limit(by=lambda tenant: tenant, each=1, each_rate=["1/1h"]))

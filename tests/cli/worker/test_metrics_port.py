@@ -32,7 +32,7 @@ def _ask(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str, s
 
 def _wait(port: int, *lines: str) -> str:
     """Wait until the metrics have lines that begin so."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while True:
         _, _, text = _ask(port)
         if all(any(line.startswith(each) for line in text.splitlines()) for each in lines):

@@ -41,7 +41,7 @@ class Port:
 
     def wait(self, path: str, code: int, **facts: Any) -> dict[str, Any]:
         """Wait until the path answers with the code and the facts."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while True:
             status, body = self.ask(path)
             if status == code and all(body[name] == value for name, value in facts.items()):

@@ -175,7 +175,7 @@ async def test_the_waiting_for_a_thread_ends_with_its_job(make_provider: MakePro
     @provider.on("sync")
     def sync(payload: Any) -> None:
         began.set()
-        gate.wait(60)
+        gate.wait(240)
 
     async with provider.worker():
         emission = provider.emit("sync")

@@ -111,7 +111,7 @@ async def test_a_worker_that_lost_the_lease_does_not_tell_and_the_one_that_ran_i
         worker._worker._rescuer.run_once = _never  # pyright: ignore[reportPrivateUsage]
         async with winner, winner.worker():
             with pytest.raises(HandlerError):
-                await asyncio.wait_for(emission, 60)
+                await asyncio.wait_for(emission, 240)
         go.set()
         await until(lambda: refused in {each["event"] for each in logs}, "its settle was refused")
     assert lost == []

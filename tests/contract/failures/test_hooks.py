@@ -295,7 +295,7 @@ async def test_a_plain_hook_begins_at_once_while_others_block_their_threads(
     @provider.failed
     def hold(failure: JobFailure) -> None:
         began.append(failure.job_id)
-        gate.wait(60)
+        gate.wait(240)
 
     @provider.on("a", retry=Retry(attempts=1))
     async def fail(_: Any) -> None:

@@ -183,10 +183,10 @@ async def test_of_an_event_in_a_flow(make_provider: MakeProvider, how: str, kind
     async with provider, provider.worker():
         handle = await flows.execute(definition, Order(how) if kind == "machine" else how)
         if kind == "machine":
-            await handle.result(timeout=60)
+            await handle.result(timeout=240)
         else:
             with pytest.raises((FlowError, Refused)):
-                await handle.result(timeout=60)
+                await handle.result(timeout=240)
     assert (runs.count("above"), runs.count("below")) == (1, expected(how))
 
 
@@ -233,5 +233,5 @@ async def test_a_rollback_is_tried_again_all_the_same(make_provider: MakeProvide
     flows.register(workflow)
     async with provider, provider.worker():
         with pytest.raises(FlowError):
-            await (await flows.execute(workflow, None)).result(timeout=60)
+            await (await flows.execute(workflow, None)).result(timeout=240)
     assert runs.count("above") == 3

@@ -18,7 +18,7 @@ from workflows import FlowContext, StepContext, Workflow, WorkflowProvider, dura
 MakeProvider = Callable[..., EventProvider]
 
 _ATTEMPTS = 2
-_PATIENT = 40.0
+_PATIENT = 240.0
 """Seconds: interpreters start slowly on a machine that has other things to do."""
 
 _ENDS = [

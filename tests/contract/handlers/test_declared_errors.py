@@ -77,5 +77,5 @@ async def test_of_flows(make_provider: MakeProvider, definition: Any) -> None:
         flows.register(each)
     async with provider, provider.worker():
         with pytest.raises(NotFound) as caught:
-            await (await flows.execute(definition, "A1")).result(timeout=60)
+            await (await flows.execute(definition, "A1")).result(timeout=240)
         check(caught.value)

@@ -167,7 +167,7 @@ async def test_in_a_step_the_group_ends_its_attempts_as_its_errors_would(
     async with provider, provider.worker():
         handle = await flows.execute(definition, Asked(how) if kind == "pipeline" else how)
         with pytest.raises(FlowError):
-            await handle.result(timeout=60)
+            await handle.result(timeout=240)
     assert (below.above, below.below) == (WAYS[how], WAYS[how])
 
 

@@ -285,7 +285,7 @@ async def test_a_sync_handler_past_its_timeout_keeps_its_thread_until_it_really_
     @provider.on("slow", timeout="60ms")
     def slow(n: int) -> int:
         if n == 1:
-            go.wait(60)
+            go.wait(240)
             ended.set()
         return n
 

@@ -46,7 +46,7 @@ async def test_the_caller_of_a_flow_hears_of_an_error_of_any_class(
     flows.register(workflow)
     async with provider, provider.worker():
         with pytest.raises(kind):
-            await (await flows.execute(workflow, None)).result(timeout=60)
+            await (await flows.execute(workflow, None)).result(timeout=240)
 
 
 async def test_a_handler_with_an_error_that_cannot_be_asked_fails_and_the_next_job_runs(
@@ -113,7 +113,7 @@ async def test_an_error_that_a_durable_function_gets_from_an_event_keeps_its_pla
     async with provider, provider.worker():
         flow = await flows.execute(outer, None)
         with pytest.raises(Exception, match="hunter-22"):
-            await flow.result(timeout=60)
+            await flow.result(timeout=240)
         report = await flow.report()
     assert "hunter-22" not in str(report)
     assert "•••" in report.error

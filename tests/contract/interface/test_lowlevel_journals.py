@@ -187,7 +187,7 @@ async def test_who_appends_from_elsewhere_hears_of_the_end_of_the_worker(provide
         async with provider.worker():
             await mine.jobs.add(Tree("t", "mine", "x"), Reading())
         with pytest.raises((ProviderStopped, UsageError)):
-            await asyncio.wait_for(appended[0], 60)
+            await asyncio.wait_for(appended[0], 240)
         assert await mine.jobs.journal("t", limit=0) == []
 
 

@@ -186,7 +186,7 @@ def _ages() -> dict[Any, float]:
 
 def test_readings_of_several_workers_of_a_process_become_one() -> None:
     one, two = GaugeBoard(), GaugeBoard()
-    boards.update((one, two))
+    boards.update({one: None, two: None})
     try:
         one.show("eventbus.queue.age", [(3.0, {"eventbus.queue": "q"})])
         two.show("eventbus.queue.age", [(4.0, {"eventbus.queue": "q"}), (1.0, {"eventbus.queue": "r"})])
@@ -194,7 +194,7 @@ def test_readings_of_several_workers_of_a_process_become_one() -> None:
         two.clear(*QUEUE_GAUGES)
         assert _ages() == {"q": 3.0}
     finally:
-        boards.difference_update((one, two))
+        del boards[one], boards[two]
 
 
 async def test_an_outcome_that_is_no_end_has_a_word_of_its_own(

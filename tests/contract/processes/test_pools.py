@@ -38,7 +38,7 @@ class Gate:
 
     def hold(self, payload: Any) -> Any:
         self.begun.append(payload)
-        assert self._open.wait(60)
+        assert self._open.wait(240)
         return payload
 
     def open(self) -> None:
@@ -59,7 +59,7 @@ async def echo(payload: Any) -> Any:
 async def test_a_pool_runs_as_many_as_it_has_places_and_the_worker_claims_no_more(
     make_provider: MakeProvider, gate: Gate, until: Until
 ) -> None:
-    provider = make_provider(reply_timeout=30)
+    provider = make_provider(reply_timeout=240)
     provider.pool("narrow", threads=2)
     provider.on("held", pool="narrow")(gate.hold)
     provider.on("free")(echo)
@@ -75,7 +75,7 @@ async def test_a_pool_runs_as_many_as_it_has_places_and_the_worker_claims_no_mor
 async def test_handlers_of_one_pool_share_its_places(
     make_provider: MakeProvider, gate: Gate, until: Until
 ) -> None:
-    provider = make_provider(reply_timeout=30)
+    provider = make_provider(reply_timeout=240)
     provider.pool("narrow", threads=1)
     provider.on("first", pool="narrow")(gate.hold)
     provider.on("second", pool="narrow")(gate.hold)
@@ -96,13 +96,13 @@ async def test_the_timeout_of_a_claimed_job_counts_from_its_place(make_provider:
 
     def compute(payload: Any) -> Any:
         claimed.append(worker.claimed)
-        time.sleep(1.3)
+        time.sleep(2.1)
         return payload
 
-    provider = make_provider(reply_timeout=30, retry=1)
+    provider = make_provider(reply_timeout=240, retry=1)
     provider.pool("narrow", threads=1)
-    provider.on("first", pool="narrow", timeout=2)(compute)
-    provider.on("second", pool="narrow", timeout=2)(compute)
+    provider.on("first", pool="narrow", timeout=4)(compute)
+    provider.on("second", pool="narrow", timeout=4)(compute)
     async with provider:
         jobs = [provider.emit("first", 1), provider.emit("second", 2)]
         await provider.flush()
@@ -114,7 +114,7 @@ async def test_the_timeout_of_a_claimed_job_counts_from_its_place(make_provider:
 async def test_a_thread_that_outlives_its_job_keeps_its_place(
     make_provider: MakeProvider, gate: Gate, until: Until
 ) -> None:
-    provider = make_provider(reply_timeout=30, retry=1)
+    provider = make_provider(reply_timeout=240, retry=1)
     provider.pool("narrow", threads=1)
     provider.on("held", pool="narrow", timeout=0.2)(gate.hold)
     provider.on("free")(echo)
@@ -150,7 +150,7 @@ async def test_a_cancelled_job_frees_its_place(
     provider.on("pid", pool="render")(process_handlers.pid)
     async with provider, provider.worker():
         held = provider.emit("hold", str(tmp_path))
-        await until(lambda: list(tmp_path.glob("*.running")), "it runs", within=40)
+        await until(lambda: list(tmp_path.glob("*.running")), "it runs")
         after = provider.emit("pid", 1)
         assert await held.cancel("enough")
         with pytest.raises(JobCancelled):
@@ -159,7 +159,7 @@ async def test_a_cancelled_job_frees_its_place(
 
 
 async def test_a_pool_has_processes_of_its_own_which_its_handlers_share(make_provider: MakeProvider) -> None:
-    provider = make_provider(reply_timeout=60)
+    provider = make_provider(reply_timeout=240)
     provider.pool("render", processes=1)
     provider.pool("other", processes=1)
     for name, pool in (("a", "render"), ("b", "render"), ("c", "other"), ("d", "process")):
@@ -183,7 +183,7 @@ async def test_the_death_of_a_process_fails_its_attempt_alone(
     provider.on("pid", pool="render")(process_handlers.pid)
     async with provider, provider.worker() as worker:
         held = provider.emit("hold", str(tmp_path))
-        await until(lambda: list(tmp_path.glob("*.running")), "it runs", within=40)
+        await until(lambda: list(tmp_path.glob("*.running")), "it runs")
         pool = worker._pools["render"].processes
         assert pool is not None
         os.kill(pool.pids[0], signal.SIGKILL)
@@ -201,7 +201,7 @@ async def test_a_job_that_waits_for_its_place_is_given_back_by_a_stop(
         attempts.append(ctx.attempt)
         gate.hold(payload)
 
-    provider = make_provider(reply_timeout=30, retry=2, grace=0.1)
+    provider = make_provider(reply_timeout=240, retry=2, grace=0.1)
     provider.pool("narrow", threads=1)
     provider.on("first", pool="narrow")(note)
     provider.on("second", pool="narrow")(note)
@@ -220,7 +220,7 @@ async def test_a_job_that_waits_for_its_place_is_given_back_by_a_stop(
 async def test_a_stop_begins_no_job_whose_place_is_free_only_then(
     make_provider: MakeProvider, gate: Gate, until: Until
 ) -> None:
-    provider = make_provider(reply_timeout=30)
+    provider = make_provider(reply_timeout=240)
     provider.pool("narrow", threads=1)
     for name in ("first", "second", "third"):
         provider.on(name, pool="narrow")(gate.hold)
@@ -240,7 +240,7 @@ async def test_a_stop_begins_no_job_whose_place_is_free_only_then(
 async def test_a_handler_that_subscribes_later_finds_a_pool_that_is_declared_later(
     make_provider: MakeProvider,
 ) -> None:
-    provider = make_provider(reply_timeout=30)
+    provider = make_provider(reply_timeout=240)
     provider.on("free")(echo)
     async with provider, provider.worker():
         provider.pool("late", threads=1)
@@ -249,7 +249,7 @@ async def test_a_handler_that_subscribes_later_finds_a_pool_that_is_declared_lat
 
 
 async def test_middleware_runs_within_the_place(make_provider: MakeProvider) -> None:
-    provider = make_provider(reply_timeout=30)
+    provider = make_provider(reply_timeout=240)
     provider.pool("narrow", threads=3)
     seen: list[int] = []
 
@@ -319,7 +319,7 @@ async def test_many_jobs_of_several_handlers_pass_through_a_small_pool(make_prov
             running[0] -= 1
         return payload
 
-    provider = make_provider(reply_timeout=30)
+    provider = make_provider(reply_timeout=240)
     provider.pool("narrow", threads=3)
     for name in ("a", "b", "c"):
         provider.on(name, pool="narrow")(count)
@@ -333,7 +333,7 @@ async def test_many_jobs_of_several_handlers_pass_through_a_small_pool(make_prov
 async def test_a_drained_worker_has_no_job_that_waits_for_the_place_of_a_thread(
     make_provider: MakeProvider, gate: Gate
 ) -> None:
-    provider = make_provider(reply_timeout=30, retry=1)
+    provider = make_provider(reply_timeout=240, retry=1)
     provider.pool("narrow", threads=1)
     provider.on("held", pool="narrow", timeout=0.2)(gate.hold)
     async with provider, provider.worker() as worker:
@@ -349,7 +349,7 @@ async def test_a_drained_worker_has_no_job_that_waits_for_the_place_of_a_thread(
 
 
 async def test_a_worker_is_drained_although_a_thread_runs_on(make_provider: MakeProvider, gate: Gate) -> None:
-    provider = make_provider(reply_timeout=30, retry=1)
+    provider = make_provider(reply_timeout=240, retry=1)
     provider.pool("narrow", threads=1)
     provider.on("held", pool="narrow", timeout=0.2)(gate.hold)
     async with provider, provider.worker() as worker:

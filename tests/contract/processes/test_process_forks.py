@@ -18,7 +18,7 @@ MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 Start = Callable[..., Awaitable[tuple[EventProvider, EventWorker]]]
 
-_PATIENT = 40.0
+_PATIENT = 240.0
 """Seconds: interpreters start slowly on a machine that has other things to do."""
 
 

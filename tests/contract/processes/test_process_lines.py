@@ -65,7 +65,7 @@ async def test_a_line_after_the_end_of_the_attempt_or_from_a_fork_is_none(
         await late
         assert await fork == 7
         (tmp_path / "ended").touch()
-        await until((tmp_path / "told").exists, "the thread has called", within=50)
+        await until((tmp_path / "told").exists, "the thread has called")
         assert await provider.emit("keep_from_a_fork") == 7, "the processes live on"
         assert await _lines(provider, late.job_id) == ["in time"]
         assert await _lines(provider, fork.job_id) == ["here"]

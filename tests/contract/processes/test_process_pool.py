@@ -22,7 +22,7 @@ from eventbus.handlers.worker import EventWorker
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
-_PATIENT = 40.0
+_PATIENT = 240.0
 """Seconds: interpreters start slowly on a machine that has other things to do."""
 
 

@@ -40,7 +40,7 @@ async def test_a_save_after_the_end_of_the_attempt_is_refused_and_the_process_li
         emission = provider.emit("leave_a_saver", str(tmp_path))
         assert await emission == "done"
         (tmp_path / "ended").touch()
-        await until((tmp_path / "told").exists, "the thread was refused", within=50)
+        await until((tmp_path / "told").exists, "the thread was refused")
         assert await provider.emit("crawl") == ["p0", "p1", "p2", "p3"]
         assert await provider.jobs.live(emission.job_id, "saved") == '"in time"'
     assert "nothing was saved: the attempt has ended" in (tmp_path / "told").read_text()
@@ -62,12 +62,12 @@ async def test_a_worker_that_lost_the_job_saves_nothing(
     provider = _serve(make_provider, lease="10s")
     async with provider.worker() as worker:
         emission = provider.emit("lose", str(tmp_path))
-        await until((tmp_path / "began").exists, "it runs", within=50)
+        await until((tmp_path / "began").exists, "it runs")
         store = provider._life.store
         assert store is not None
         await store._caller.command("HDEL", store.keys.of("held", worker.id), emission.job_id)
         (tmp_path / "go").touch()
-        await until(lambda: worker.is_idle, "the handler was cancelled", within=60)
+        await until(lambda: worker.is_idle, "the handler was cancelled")
         assert await provider.jobs.live(emission.job_id, "saved") == '"mine"'
 
 
@@ -81,13 +81,13 @@ async def test_a_handler_that_asks_hears_why_it_should_end(
     async with provider:
         async with provider.worker():
             emission = provider.emit("grind", str(tmp_path))
-            await until((tmp_path / "began").exists, "the handler runs", within=50)
+            await until((tmp_path / "began").exists, "the handler runs")
             if reason == "cancel":
                 await emission.cancel("enough")
             if reason != "stop":
                 with pytest.raises(JobCancelled if reason == "cancel" else HandlerError):
                     await emission
-                await until((tmp_path / "heard").exists, "the process has heard of it", within=60)
+                await until((tmp_path / "heard").exists, "the process has heard of it")
         if reason == "stop":
             assert await emission == "ended early", "it had the grace to end"
     assert (tmp_path / "began").read_text() == "None"

@@ -120,7 +120,7 @@ async def test_flows_of_schedules_have_them_too(make_provider: MakeProvider, kin
             added = await flows.schedules.add(workflow, id="a", every="1 hour", input=1)
         flow = await added.trigger()
         _check(await asyncio.wait_for(_Told.queue.get(), 30), "a", {"tenant": "acme"}, "added")
-        assert (await flows.handle(flow, workflow).result(timeout=30)) is not False
+        assert (await flows.handle(flow, workflow).result(timeout=240)) is not False
 
 
 async def test_the_job_of_a_schedule_belongs_to_the_trace_that_made_it(

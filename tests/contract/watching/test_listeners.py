@@ -254,7 +254,7 @@ async def test_a_stall_that_the_worker_rescues_is_told(make_provider: MakeProvid
         engine: Any = dying._worker  # pyright: ignore[reportPrivateUsage]
         await engine.leases.aclose()  # its leases are renewed no more
         async with second.worker():
-            await until(lambda: heard, "the stall is heard", within=60)
+            await until(lambda: heard, "the stall is heard")
             await emission
     assert (heard[0].job_id, heard[0].worker, heard[0].state) == (emission.job_id, dying.id, "waiting")
 

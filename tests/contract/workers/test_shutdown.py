@@ -171,7 +171,7 @@ async def test_a_start_of_a_worker_that_is_cancelled_leaves_nothing_also_without
     await until(lambda: provider._life.worker is not None, "the worker is starting")
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(starting, 60)
+        await asyncio.wait_for(starting, 240)
     await asyncio.wait_for(provider.stop(), 60)
 
 

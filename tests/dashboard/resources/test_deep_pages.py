@@ -15,6 +15,7 @@ from eventbus import EventProvider
 _PAGES = 10_000
 
 
+@pytest.mark.once
 @pytest.mark.slow
 async def test_check_6_ten_thousand_pages_have_each_job_once_and_lead_on_over_http(
     provider: EventProvider, open_dashboard: Callable[..., Any]

@@ -34,7 +34,7 @@ async def test_a_worker_has_what_it_was_handed_unless_it_was_given_back(
     await reader.poll()
     answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     reader.confirm("w", "a", answer.set_result)
-    assert await asyncio.wait_for(answer, 60) is is_ours
+    assert await asyncio.wait_for(answer, 240) is is_ours
     await reader.aclose()
 
 

@@ -238,8 +238,8 @@ async def test_durable_functions_fail_with_it(
     leaving[:] = [error]
     for _ in range(2):
         with pytest.raises(FlowError, match="no luck" if where == "rollback" else kind(error)):
-            await (await flows.execute(program, where)).result(timeout=60)
-    assert await (await flows.execute(program, "stay")).result(timeout=60) == "stays"
+            await (await flows.execute(program, where)).result(timeout=240)
+    assert await (await flows.execute(program, "stay")).result(timeout=240) == "stays"
 
 
 class Order(msgspec.Struct):
@@ -282,4 +282,4 @@ async def test_machines_wait_with_it(
         return kind(error) in (await handle.report()).error
 
     await until(has_failed, "it stands with the error")
-    assert await (await flows.execute(Machine, Order())).result(timeout=60) == "stays"
+    assert await (await flows.execute(Machine, Order())).result(timeout=240) == "stays"

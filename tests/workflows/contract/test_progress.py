@@ -57,7 +57,7 @@ async def test_progress_of_threads_is_recorded_when_the_call_returns(runner: Run
         for percent in (10, 20):
             ctx.progress(percent)
         loop.call_soon_threadsafe(told.set)
-        go_on.wait(60)
+        go_on.wait(240)
         return 1
 
     handle = await runner.start(workflow, None)
@@ -77,7 +77,7 @@ async def test_a_thread_that_outlives_its_attempt_tells_nothing_about_the_next(r
     loop, contexts = asyncio.get_running_loop(), list[StepContext[Any]]()
 
     def tell_late() -> None:
-        go_on.wait(60)
+        go_on.wait(240)
         contexts[0].progress("late")
         loop.call_soon_threadsafe(done.set)
 

@@ -69,7 +69,7 @@ async def test_a_slot_starts_a_flow_of_a_function_once_with_two_workers(
         await until(lambda: len(ran) == 5, "five flows")
         [known] = await first.schedules.list()
         assert (known.fired, known.next, known.event) == (5, 0, "nightly-function")
-        assert await flows.handle(known.last_job, summarize).result(timeout=60) == 8
+        assert await flows.handle(known.last_job, summarize).result(timeout=240) == 8
         summaries = await flows.flows("nightly-function")
         assert len(summaries) == 5
     slots = [slot for _, slot in ran]
@@ -86,11 +86,11 @@ async def test_a_schedule_of_a_workflow_triggers_backfills_and_meets_its_slots(
     async with provider, provider.worker():
         schedule = await flows.schedules.add(report, id="s", cron="0 * * * *", input=3)
         flow_id = await schedule.trigger()
-        assert await flows.handle(flow_id, report).result(timeout=60) == 4
+        assert await flows.handle(flow_id, report).result(timeout=240) == 4
         since = datetime(2026, 3, 1, tzinfo=UTC)
         ids = await schedule.backfill(since, since + timedelta(hours=2))
         assert ids == await schedule.backfill(since, since + timedelta(hours=2))
-        assert [await flows.handle(each, report).result(timeout=60) for each in ids] == [4, 4, 4]
+        assert [await flows.handle(each, report).result(timeout=240) for each in ids] == [4, 4, 4]
         assert len(ran) == 4
         first, hour = int(since.timestamp() * 1000), 3_600_000
         assert sorted(slot for _, slot in ran)[:3] == [first, first + hour, first + 2 * hour]
@@ -110,9 +110,9 @@ async def test_a_flow_that_still_runs_is_cancelled_by_the_next_slot_and_has_its_
         began = {each.flow_id: each.created_ms for each in await flows.flows("held")}
         oldest, newest = sorted(began, key=began.__getitem__)
         with pytest.raises(FlowCancelled, match="schedule s fired again"):
-            await flows.handle(oldest, held).result(timeout=60)
+            await flows.handle(oldest, held).result(timeout=240)
         with pytest.raises(FlowTimeout):
-            await flows.handle(newest, held).result(timeout=60)
+            await flows.handle(newest, held).result(timeout=240)
         await schedule.remove()
 
 

@@ -231,8 +231,8 @@ async def test_who_held_attempts_back_hears_of_the_resume_at_once(
     """
     held, find = list[str](), PausedSteps.find_shelf
 
-    async def find_shelf(paused: PausedSteps, workflow: str, step: str) -> str:
-        shelf = await find(paused, workflow, step)
+    async def find_shelf(paused: PausedSteps, workflow: str, step: str, job: str = "") -> str:
+        shelf = await find(paused, workflow, step, job)
         held.extend([step] if shelf else [])
         return shelf
 

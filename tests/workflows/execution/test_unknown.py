@@ -30,7 +30,7 @@ class Plain:
 
     def _work(self, ctx: StepContext[Any]) -> int:
         self.began.set()
-        assert self.may_end.wait(60)
+        assert self.may_end.wait(240)
         return 7
 
     def _undo(self, ctx: StepContext[Any], result: int) -> None:

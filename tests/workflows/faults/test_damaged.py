@@ -280,7 +280,7 @@ async def test_a_stopped_flow_whose_message_is_damaged_ends(depot: Depot, cause:
             assert await handle.cancel("enough")
         depot.gate.set()
         with pytest.raises(EventBusError) as caught:
-            await handle.result(timeout=60)
+            await handle.result(timeout=240)
         assert isinstance(caught.value, FlowCancelled) == (cause == "cancelled")
         assert "cannot be read" in str(caught.value)
         status = await handle.status()

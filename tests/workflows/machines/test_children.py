@@ -104,7 +104,7 @@ async def test_l038_the_machine_hears_once_of_children_of_every_kind(open_flows:
     """Defects F5 and F9: the parent heard twice, and children were started twice."""
     flows = await open_flows(Fanning, analyse, graph, Inner)
     flow = await flows.execute(Fanning, [1, 2, 3])
-    assert await flow.result(timeout=60) == [10, 20, 30, 42, 8]
+    assert await flow.result(timeout=240) == [10, 20, 30, 42, 8]
     assert sorted(did) == ["collect", "page 1", "page 2", "page 3"]
     assert (await flow.report()).order == ["begin@1", "collect@2"]
     assert len((await flows.tree(flow.id)).nested) == 5
@@ -113,7 +113,7 @@ async def test_l038_the_machine_hears_once_of_children_of_every_kind(open_flows:
 async def test_l039_a_guard_takes_the_branch_of_a_failed_child(open_flows: Open) -> None:
     flows = await open_flows(Fanning, analyse, graph, Inner)
     flow = await flows.execute(Fanning, [1, -1])
-    assert await flow.result(timeout=60) == []
+    assert await flow.result(timeout=240) == []
     assert "note [10, 42, 8] ['StepError']" in did
 
 
@@ -137,7 +137,7 @@ async def test_l046_with_all_the_first_failure_cancels_the_others_and_skips_the_
 ) -> None:
     flows = await open_flows(Strict, analyse, Hanging)
     flow = await flows.execute(Strict, [-3])
-    assert "page -3 cannot be read" in await flow.result(timeout=60)
+    assert "page -3 cannot be read" in await flow.result(timeout=240)
     assert did == ["page -3", "unbegin 5"], "the machine that was cancelled has undone itself"
 
 
@@ -174,7 +174,7 @@ async def test_l041_a_cancel_reaches_all_descendants_and_the_caller_hears_once(
     await until(all_wait, "the innermost machines wait")
     assert await flow.cancel("enough")
     with pytest.raises(FlowCancelled, match="enough"):
-        await flow.result(timeout=60)
+        await flow.result(timeout=240)
     assert sorted(did) == ["unbegin 10", "unbegin 20"]
     assert not await flow.cancel("again"), "L-042: a second one finds it ended"
 
@@ -190,7 +190,7 @@ async def test_a_machine_at_its_end_waits_for_children_that_nobody_hears_of(
 
     flows = await open_flows(Leaving, analyse)
     flow = await flows.execute(Leaving, 0)
-    assert await flow.result(timeout=60) == "left"
+    assert await flow.result(timeout=240) == "left"
     assert sorted(did) == ["page -1", "page 1"]
 
 

@@ -79,7 +79,7 @@ async def test_a_trigger_whose_transition_failed_is_retried_with_its_payload_or_
     await failed(flow, "take is broken", until)
     broken.clear()
     await flow.retry()
-    assert await flow.result(timeout=60) == 7
+    assert await flow.result(timeout=240) == 7
     broken.add("take")
     flow = await flows.execute(Failing, Draft())
     await stands_at(flow, "b", until)
@@ -87,7 +87,7 @@ async def test_a_trigger_whose_transition_failed_is_retried_with_its_payload_or_
     await failed(flow, "take is broken", until)
     broken.clear()
     await flow.trigger(Failing.take, 8)
-    assert await flow.result(timeout=60) == 8
+    assert await flow.result(timeout=240) == 8
 
 
 async def test_l022_a_retry_with_a_target_is_a_recorded_move(open_flows: Open, until: Until) -> None:
@@ -131,7 +131,7 @@ async def test_l024_during_the_pause_the_slot_is_free_and_the_attempts_count(
 ) -> None:
     flows = await open_flows(Patient, concurrency=1)
     some = [await flows.execute(Patient, Draft()) for _ in range(3)]
-    assert [await each.result(timeout=60) for each in some] == [3, 3, 3]
+    assert [await each.result(timeout=240) for each in some] == [3, 3, 3]
     assert sorted(did) == sorted(["work 1", "work 2", "work 3"] * 3)
     assert sorted(did[:3]) == ["work 1"] * 3, "the others ran in the pause of the first"
 
@@ -146,7 +146,7 @@ async def test_l020_the_error_place_is_no_failure_and_its_trigger_recovers(
     report = await flow.report()
     assert (report.state, report.error) == ("waiting", "ValueError: not yet")
     await flow.trigger(Patient.mend)
-    assert await flow.result(timeout=60) == "mended: ValueError: not yet"
+    assert await flow.result(timeout=240) == "mended: ValueError: not yet"
 
 
 async def test_a_retry_at_an_error_place_goes_back_and_runs_again(open_flows: Open, until: Until) -> None:
@@ -156,7 +156,7 @@ async def test_a_retry_at_an_error_place_goes_back_and_runs_again(open_flows: Op
     await stands_at(flow, "broken", until)
     broken.clear()
     await flow.retry()
-    assert await flow.result(timeout=60) == 3
+    assert await flow.result(timeout=240) == 3
 
 
 class Putting(StateMachine[Draft], name="putting", start="a"):
@@ -173,7 +173,7 @@ class Putting(StateMachine[Draft], name="putting", start="a"):
 async def test_an_attempt_that_is_put_off_is_no_failure(open_flows: Open, until: Until) -> None:
     flows = await open_flows(Putting)
     flow = await flows.execute(Putting, Draft())
-    assert await flow.result(timeout=60) == "gone"
+    assert await flow.result(timeout=240) == "gone"
     assert did == ["attempt 1 ''", "attempt 1 ''", "attempt 1 ''", "attempt 2 'ConnectionError: away'"]
     machine = (await flow.report()).machine
     assert machine is not None

@@ -52,7 +52,7 @@ async def test_l007_the_history_has_each_move_in_order_with_its_places_number_an
     flows = await open_flows(Trying)
     before = int(clock.now() * 1000)
     flow = await flows.execute(Trying, Draft())
-    await flow.result(timeout=60)
+    await flow.result(timeout=240)
     machine = await machine_of(flows, flow.id)
     moves = [each for each in machine.moves if each.kind == "move"]
     assert [(each.transition, each.source, each.target, each.version) for each in moves] == [
@@ -67,7 +67,7 @@ async def test_l007_the_history_has_each_move_in_order_with_its_places_number_an
 async def test_l012_one_error_stays_for_each_attempt_that_failed(open_flows: Open) -> None:
     flows = await open_flows(Trying)
     flow = await flows.execute(Trying, Draft())
-    await flow.result(timeout=60)
+    await flow.result(timeout=240)
     machine = await machine_of(flows, flow.id)
     assert [(each.kind, each.transition, each.attempts, each.error) for each in machine.moves] == [
         ("try", "work", 1, "ValueError: no. 1"),
@@ -88,7 +88,7 @@ async def test_l023_attempts_are_counted_for_each_transition_and_have_the_key_of
 ) -> None:
     flows = await open_flows(Trying)
     flow = await flows.execute(Trying, Draft())
-    await flow.result(timeout=60)
+    await flow.result(timeout=240)
     assert did == [
         *(f"work {attempt} at move 0 with 1" for attempt in (1, 2, 3)),
         *(f"end {attempt} at move 1 with 2" for attempt in (1, 2)),
@@ -122,7 +122,7 @@ async def test_l018_between_attempts_the_flow_waits_and_says_which_transition_fa
     assert wait.until_ms - clock.now() * 1000 == pytest.approx(3_600_000, abs=1_000)
     did.clear()
     await flow.retry()  # nobody waits for the hour
-    assert await flow.result(timeout=60) == 2
+    assert await flow.result(timeout=240) == 2
 
 
 class Preparing(StateMachine[Draft], name="preparing", start="a"):
@@ -150,7 +150,7 @@ class Preparing(StateMachine[Draft], name="preparing", start="a"):
 async def test_l022_an_error_place_prepares_the_next_round_with_attempts_of_its_own(open_flows: Open) -> None:
     flows = await open_flows(Preparing)
     flow = await flows.execute(Preparing, Draft())
-    assert await flow.result(timeout=60) == "done"
+    assert await flow.result(timeout=240) == "done"
     round_ = ["prepare 1", "prepare 2"]
     assert did == ["work, 0 prepared", *round_, "work, 1 prepared", *round_, "work, 2 prepared"]
 
@@ -191,7 +191,7 @@ async def test_l055_a_document_takes_the_place_of_the_one_of_its_name_and_none_t
     await stands_at(flow, "c", until)
     assert (await machine_of(flows, flow.id)).documents == {"page": {"number": 2}}
     await flow.trigger(Writing.end)
-    assert await flow.result(timeout=60) == Page(2)
+    assert await flow.result(timeout=240) == Page(2)
 
 
 async def test_l051_inline_a_machine_has_its_documents_and_leaves_its_result_alone() -> None:
@@ -239,4 +239,4 @@ async def test_l003_a_retry_where_nothing_failed_and_a_trigger_of_another_place_
         await other.handle(flow.id).trigger("leave")
     assert await flow.report() == before
     await flow.trigger(Deciding.accept)
-    assert await flow.result(timeout=60) == "accepted"
+    assert await flow.result(timeout=240) == "accepted"

@@ -109,6 +109,7 @@ def test_the_bound_is_a_number_of_its_range(most: Any) -> None:
         make_ticking(most)
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.real  # counts lines and bytes, also those of the virtual network
 async def test_what_is_owed_costs_a_claim_nothing_and_about_a_hundred_bytes_each(

@@ -68,7 +68,7 @@ async def test_l001_a_flow_is_pending_then_running_then_waiting_at_a_place_then_
     did.append("go on")
     await stands_at(flow, "c", until)
     await flow.trigger(Walk.go)
-    assert await flow.result(timeout=60) == "done"
+    assert await flow.result(timeout=240) == "done"
     assert (await flow.status()).state == "completed"
 
 
@@ -79,7 +79,7 @@ async def test_l002_a_pass_fires_all_that_fires_by_itself_and_a_trigger_begins_a
     flow = await flows.execute(Walk, Draft())
     await stands_at(flow, "c", until)
     await flow.trigger(Walk.go)
-    await flow.result(timeout=60)
+    await flow.result(timeout=240)
     names, instances = zip(*(each.split(" of ") for each in did), strict=True)
     assert names == ("first", "second", "go", "last")
     assert instances[0] == instances[1] != instances[2] == instances[3]
@@ -92,7 +92,7 @@ async def test_l029_machines_that_wait_hold_no_slot_of_their_worker(open_flows: 
         await stands_at(flow, "c", until)
     for flow in reversed(some):
         await flow.trigger(Walk.go)
-    assert [await flow.result(timeout=60) for flow in some] == ["done"] * 5
+    assert [await flow.result(timeout=240) for flow in some] == ["done"] * 5
 
 
 async def test_l030_a_trigger_that_is_sent_while_no_worker_is_there_fires_in_the_next_one(
@@ -105,7 +105,7 @@ async def test_l030_a_trigger_that_is_sent_while_no_worker_is_there_fires_in_the
     await flow.trigger(Walk.go)
     assert len(did) == 2
     other = await open_flows(Walk)
-    assert await other.handle(flow.id, Walk).result(timeout=60) == "done"
+    assert await other.handle(flow.id, Walk).result(timeout=240) == "done"
     assert [each.partition(" ")[0] for each in did] == ["first", "second", "go", "last"]
 
 
@@ -155,7 +155,7 @@ async def test_l008_another_worker_has_the_state_exactly_as_it_was_recorded(
     assert await flow.state() == wanted
     other = await open_flows(Keeping)
     await other.handle(flow.id).trigger("end")
-    assert await flow.result(timeout=60) == wanted
+    assert await flow.result(timeout=240) == wanted
 
 
 async def test_l054_an_input_that_is_no_state_is_refused_before_anything_runs(open_flows: Open) -> None:
@@ -190,7 +190,7 @@ class Slow(StateMachine[Draft], name="slow", start="a"):
 async def test_l025_an_attempt_that_takes_too_long_has_failed_and_is_tried_again(open_flows: Open) -> None:
     flows = await open_flows(Slow)
     flow = await flows.execute(Slow, Draft())
-    assert await flow.result(timeout=60) == 2
+    assert await flow.result(timeout=240) == 2
     machine = (await flow.report()).machine
     assert machine is not None
     assert [each.kind for each in machine.moves] == ["try", "move"]
@@ -206,7 +206,7 @@ class Told(StateMachine[Draft], name="told", start="a"):
 async def test_the_context_tells_whose_flow_it_is_and_where_it_stands(open_flows: Open) -> None:
     flows = await open_flows(Told)
     flow = await flows.execute(Told, Draft(), meta={"user": "ada"}, correlation_id="c-1")
-    assert await flow.result(timeout=60) == [flow.id, {"user": "ada"}, "c-1", "a", 0, 1, ""]
+    assert await flow.result(timeout=240) == [flow.id, {"user": "ada"}, "c-1", "a", 0, 1, ""]
 
 
 class Parent(StateMachine[Draft], name="parent", start="a"):
@@ -231,7 +231,7 @@ async def test_l038_the_end_of_each_child_has_its_id_its_state_and_its_error(
     told, walk = machine.children
     await stands_at(flows.handle(walk), "c", until)
     await flows.handle(walk).cancel("enough")
-    ends = await flow.result(timeout=60)
+    ends = await flow.result(timeout=240)
     assert [each[:2] for each in ends] == [(told, "completed"), (walk, "cancelled")]
     assert ends[0][2] == ""
     assert "enough" in ends[1][2]
@@ -254,7 +254,7 @@ async def test_a_signal_by_its_name_is_a_trigger_also_where_the_machine_is_not_k
     with pytest.raises(UnknownJob):
         await other.signal("walk~0123456789abcdef0123", "go")
     await other.signal(flow.id, "go")
-    assert await flow.result(timeout=60) == "done"
+    assert await flow.result(timeout=240) == "done"
 
 
 @pytest.mark.parametrize("name", ["lives", "journal"])

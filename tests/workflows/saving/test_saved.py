@@ -125,7 +125,7 @@ async def test_an_attempt_that_outlives_its_end_saves_nothing_for_the_next(
     contexts: list[StepContext[Any]] = []
 
     def save_late() -> None:
-        go_on.wait(60)
+        go_on.wait(240)
         try:
             contexts[0].save("late")
         except StoreRefused as error:

@@ -147,7 +147,7 @@ async def leave() -> str:
     await context.save("mine")
 
     def save_late() -> None:
-        go_on.wait(60)
+        go_on.wait(240)
         try:
             context.save("late")
         except StoreRefused as error:

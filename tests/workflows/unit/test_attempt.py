@@ -216,7 +216,7 @@ async def test_a_thread_that_is_cancelled_is_waited_for_and_what_it_returns_coun
 
     def work() -> str:
         started.set()
-        assert go_on.wait(60)
+        assert go_on.wait(240)
         return "done"
 
     task = asyncio.create_task(in_thread(work))
@@ -232,7 +232,7 @@ async def test_a_thread_that_is_cancelled_twice_is_left_alone() -> None:
 
     def work() -> None:
         started.set()
-        assert go_on.wait(60)
+        assert go_on.wait(240)
         raise ValueError("nobody hears it")
 
     task = asyncio.create_task(in_thread(work))

@@ -241,7 +241,7 @@ async def test_a_plain_function_that_goes_on_after_its_cancellation_is_unknown()
     @workflow.step()
     def hang(ctx: StepContext[Any]) -> None:
         is_running.set()
-        may_end.wait(60)
+        may_end.wait(240)
 
     @hang.rollback
     async def undo(ctx: StepContext[Any], result: None) -> None: ...
@@ -277,7 +277,7 @@ async def test_a_signal_that_comes_before_somebody_listens_is_heard() -> None:
     await asyncio.sleep(0)
     assert not listening.done()
     inbox.send(go_on, 3)
-    await asyncio.wait_for(listening, 60)
+    await asyncio.wait_for(listening, 240)
 
 
 async def test_a_signal_at_the_instant_in_which_a_step_begins_to_wait_ends_the_wait() -> None:

@@ -54,7 +54,7 @@ async def test_a_machine_moves_by_itself_each_time_until_a_trigger_ends_it(
             break
         except SignalRefused:  # it renews at this moment
             await asyncio.sleep(0)
-    count = await flow.result(timeout=60)
+    count = await flow.result(timeout=240)
     machine = (await flow.report()).machine
     assert machine is not None
     assert machine.version == count + 1
@@ -95,7 +95,7 @@ async def test_while_it_waits_a_report_tells_until_when_and_a_trigger_comes_firs
     assert machine is not None
     assert machine.due_ms - machine.entered_ms == 700 * 86_400_000
     await flow.trigger(Offer.take, "Ada")
-    assert await flow.result(timeout=60) == "taken by Ada after []"
+    assert await flow.result(timeout=240) == "taken by Ada after []"
     machine = (await flow.report()).machine
     assert machine is not None
     assert machine.due_ms == 0
@@ -146,8 +146,8 @@ class Checked(StateMachine[float], name="checked", start="a"):
 async def test_of_children_and_a_delay_what_comes_first_counts(open_flows: Open, until: Until) -> None:
     flows = await open_flows(Checked, long_check)
     quick, slow = [await flows.execute(Checked, seconds) for seconds in (0.01, 1.5)]
-    assert await quick.result(timeout=60) == "checked [0.01]"
-    assert await slow.result(timeout=60) == "late", "it ends after its child, with what it was before"
+    assert await quick.result(timeout=240) == "checked [0.01]"
+    assert await slow.result(timeout=240) == "late", "it ends after its child, with what it was before"
     assert await run_inline(Checked, 0.01) == "checked [0.01]"
     assert await run_inline(Checked, 1.5) == "late"
 

@@ -41,8 +41,8 @@ class Sorting(StateMachine[Draft], name="sorting", start="a"):
 async def test_a_guard_reads_the_error_of_its_own_place_and_of_no_other(open_flows: Open) -> None:
     flows = await open_flows(Sorting)
     sent, kept = [await flows.execute(Sorting, Draft(value)) for value in (0, 1)]
-    assert await sent.result(timeout=60) == "sent"
-    assert await kept.result(timeout=60) == "kept for the post"
+    assert await sent.result(timeout=240) == "sent"
+    assert await kept.result(timeout=240) == "kept for the post"
     assert await run_inline(Sorting, Draft(0)) == "sent"
     assert await run_inline(Sorting, Draft(1)) == "kept for the post"
 
@@ -94,6 +94,6 @@ async def test_whatever_a_guard_raises_is_a_failed_attempt_of_its_transition(
             return ctx.error
 
     flows = await open_flows(Guarded)
-    told = await (await flows.execute(Guarded, Draft())).result(timeout=60)
+    told = await (await flows.execute(Guarded, Draft())).result(timeout=240)
     assert type(error).__name__ in told
     assert str(error) in told

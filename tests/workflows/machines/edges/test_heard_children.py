@@ -55,7 +55,7 @@ async def test_a_child_that_has_ended_does_not_wake_the_machine_again_and_again(
     monkeypatch.setattr(Chooser, "choose", count)
     flows = await open_flows(Waiting, sleeper)
     flow = await flows.execute(Waiting, given)
-    assert await flow.result(timeout=60) == told
+    assert await flow.result(timeout=240) == told
     assert asked.count("b") <= 2 + len(given), (
         "one look for each end, one for the move, and one that may come early"
     )
@@ -82,7 +82,7 @@ async def test_children_that_a_transition_failed_of_make_way_for_those_of_a_late
     flow = await flows.execute(Repeated, Draft())
     await stands_at(flow, "lost", until)
     await flow.trigger(Repeated.again)
-    assert await flow.result(timeout=60) == 1, "the child that failed before is not among them"
+    assert await flow.result(timeout=240) == 1, "the child that failed before is not among them"
 
 
 class Standing(StateMachine[Draft], name="standing", start="a"):
@@ -114,7 +114,7 @@ async def test_children_that_a_transition_failed_of_are_kept_while_no_move_start
     await flow.trigger(Standing.rest)
     await stands_at(flow, "pause", until)
     await flow.trigger(Standing.go_on)
-    assert await flow.result(timeout=60) == 2
+    assert await flow.result(timeout=240) == 2
 
 
 class Ticking(StateMachine[Draft], name="ticking", start="a"):

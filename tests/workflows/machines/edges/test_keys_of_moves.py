@@ -62,7 +62,7 @@ async def test_two_transitions_out_of_a_place_and_two_rollbacks_have_keys_of_the
     await stands_at(flow, "packed", until)
     await flow.cancel("the customer left")
     with pytest.raises(FlowCancelled):
-        await flow.result(timeout=60)
+        await flow.result(timeout=240)
     assert keys == [
         "by_card 1/1/by_card",
         "by_card 1/1/by_card",

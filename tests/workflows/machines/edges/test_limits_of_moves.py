@@ -76,7 +76,7 @@ async def test_the_longest_payload_and_the_longest_error_are_kept_together(
     await tells(flow, "ValueError, whose text is too long", until)
     broken.clear()
     await flow.retry()
-    assert await flow.result(timeout=60) == MIB - 2
+    assert await flow.result(timeout=240) == MIB - 2
 
 
 async def test_an_id_of_a_trigger_that_no_move_could_take_is_refused(open_flows: Open, until: Until) -> None:
@@ -89,6 +89,6 @@ async def test_an_id_of_a_trigger_that_no_move_could_take_is_refused(open_flows:
     with pytest.raises(UsageError, match="'t 1' is no id of a trigger: it must not have spaces"):
         await flow.trigger(Taking.take, "x", trigger_id="t 1")
     await flow.trigger(Taking.take, "xy", trigger_id="t" * 256)
-    assert await flow.result(timeout=60) == 2
+    assert await flow.result(timeout=240) == 2
     with pytest.raises(SignalRefused, match=f"trigger take was not sent to flow {flow.id}: "):
         await flow.trigger(Taking.take, "x")
