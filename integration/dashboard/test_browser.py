@@ -14,7 +14,7 @@ from harness.shop import TOKEN, Shop
 from harness.watch import Watch
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from playwright.async_api import Page, Route
 
 Open = Callable[..., Awaitable["Page"]]
 
@@ -172,6 +172,36 @@ async def test_check_14_no_request_is_made_while_paused_or_hidden(
     await watch.wait_requests(1)
     await page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
     assert not await asks()
+
+
+async def test_check_14_an_answer_that_comes_after_the_pause_changes_nothing_until_it_goes_on(
+    shop: Shop, open_page: Open
+) -> None:
+    """The server is asked before the pause, and its answer comes after it."""
+    held = shop.provider.emit("held", 1)
+    await held.enqueued()
+    page = await open_page(f"/jobs/{held.job_id}")
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        if "hx-request" in route.request.headers:
+            asked.set()
+            await go_on.wait()
+        await route.continue_()
+
+    await page.route("**/*", hold)
+    await asked.wait()
+    await page.click("#pause")
+    before = await page.inner_text("#live")
+    shop.gate.set()
+    await held
+    async with page.expect_response(page.url):
+        go_on.set()
+    await page.evaluate("() => fetch(location).then((later) => later.text())")
+    await page.evaluate("() => new Promise(requestAnimationFrame)")
+    assert await page.inner_text("#live") == before
+    await page.click("#pause")
+    await _until(page, "(text) => document.getElementById('live').innerText !== text", "it goes on", before)
 
 
 async def test_check_15_eight_tabs_load(shop: Shop, open_page: Open, watch: Watch) -> None:

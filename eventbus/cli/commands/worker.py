@@ -45,6 +45,9 @@ _log = structlog.get_logger("eventbus.worker")
 
 _AT_ONCE = 4.0
 """Seconds after a second signal, for cancelling handlers and giving jobs back."""
+_BLOCKED = 10.0
+"""Seconds after a second signal until an event loop that does not act counts as blocked. A busy machine may keep
+a loop waiting for seconds."""
 _LAST_RESORT = 20.0
 """Seconds beyond twice the grace (for handlers, then for lifespans). All steps of a stop take less."""
 _PATIENCE = math.inf
@@ -161,9 +164,7 @@ class _Process:
         if self._until_eof:  # already now: the parent may die while the worker waits for its server
             self._input_closed = _watch_input(self._provider.settings.grace + 1)
         # Until the worker serves, a signal cancels this task, because there is no handler to wait for.
-        with Interrupts(
-            limits=(2 * self._provider.settings.grace + _LAST_RESORT, _AT_ONCE + 1)
-        ) as interrupts:
+        with Interrupts(limits=(2 * self._provider.settings.grace + _LAST_RESORT, _BLOCKED)) as interrupts:
             try:
                 async with (
                     started(self._provider, patience=_PATIENCE),

@@ -22,6 +22,11 @@
   document.addEventListener("htmx:config:request", (event) => {
     if (isPaused || document.hidden) event.preventDefault();
   });
+  document.addEventListener("htmx:before:response", (event) => {
+    if (!isPaused) return;
+    event.preventDefault(); // it was asked for before the pause
+    event.detail.ctx.response.raw.text().catch(() => {}); // an answer that nobody reads would hold its connection
+  });
   document.addEventListener("htmx:after:request", (event) => {
     const status = event.detail.ctx.response.status;
     if (status === 401) location.reload();
