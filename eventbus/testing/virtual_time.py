@@ -284,9 +284,12 @@ class VirtualTime:
 
     def _whole(self, when: float) -> float:
         """Return a time in whole microseconds, so that what is due at one moment has one time, however it was
-        added up. A time that would be over by that stays as it is, and whoever waits for it asks no more.
+        added up: what `now` becomes, and what it is compared with. A time that would be over by that stays as
+        it is, and whoever waits for it asks no more.
+
+        Sums of floats differ by 0.01 microseconds where the loop's time is 100 days.
         """
-        whole = math.ceil(round(when * 1e6, 4)) / 1e6
+        whole = math.ceil(round(when * 1e6, 1)) / 1e6
         return whole if whole > self.now else when
 
     def put_upkeep(self, handle: asyncio.TimerHandle, kind: Upkeep) -> None:
@@ -359,7 +362,7 @@ class VirtualTime:
         if times:
             self._alone_since = None
         elif self._is_patient():
-            times = [self.now + _UPKEEP]
+            times = [self._whole(self.now + _UPKEEP)]
         else:
             self._alone_since = None
             self.on_standstill()
@@ -367,7 +370,7 @@ class VirtualTime:
         if upkeep_due is not None:
             times.append(upkeep_due)
         target = max(min(times), self.now)
-        early = target - _BEFORE
+        early = self._whole(target - _BEFORE)
         if self._upkeep and self._upkeep[0][0] <= early and early > self.now:
             # As if it had come in time: what it renews has not expired meanwhile.
             if self.is_before_expiry is None:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.browsing import open_context
 from harness.shop import Shop, serving
 from harness.watch import Watch
 
@@ -99,7 +100,7 @@ async def open_page(shop: Shop, browser: Browser, watch: Watch) -> AsyncIterator
     contexts: list[BrowserContext] = []
 
     async def open_page(path: str = "/", *, is_signed_in: bool = True, **options: Any) -> Page:
-        context = await browser.new_context(base_url=shop.url, **options)
+        context = await open_context(browser, base_url=shop.url, **options)
         contexts.append(context)
         if options.get("java_script_enabled", True):
             await context.add_init_script(_VIOLATIONS)

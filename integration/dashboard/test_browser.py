@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # pyright: ignore[reportMissingTypeStubs]
+from harness.browsing import wait_until
 from harness.shop import TOKEN, Shop
 from harness.watch import Watch
 
@@ -22,13 +23,6 @@ _SERIOUS = ("serious", "critical")
 _ALL = {"resultTypes": ["violations"]}
 _COLOURS = {"runOnly": ["color-contrast", "link-in-text-block"]}
 """All by which the themes differ."""
-
-
-async def _until(page: Page, condition: str, what: str, argument: Any = None) -> None:
-    try:
-        await page.wait_for_function(condition, arg=argument, timeout=240_000)
-    except Exception as error:
-        raise AssertionError(f"not within a minute: {what}") from error
 
 
 async def test_check_1_a_link_signs_in_once_and_the_address_bar_holds_no_code(
@@ -102,7 +96,7 @@ async def test_check_14_what_somebody_does_on_a_page_survives_its_changes(
     for n in range(6):
         await shop.fail(f"no money {n}")
         wanted = "(count) => document.querySelectorAll('tbody tr').length >= count"
-        await _until(page, wanted, "the new job is listed", n + 2)
+        await wait_until(page, wanted, "the new job is listed", n + 2)
     assert await page.input_value("input[name=reason]") == "half a sen"
     assert await page.evaluate("document.querySelector('.act').open")
     assert await page.evaluate("document.activeElement.closest('tr')?.id") == f"job-{job_id}"
@@ -141,7 +135,7 @@ async def test_check_14_five_thousand_changes_in_a_row_disturb_nobody(shop: Shop
         await asyncio.sleep(max(0.0, begin + sent / 180 - time.monotonic()))  # 540 changes a second at most
     while (await shop.provider.inspector.counts("paid"))["completed"] < min(before + 900, 1000):
         pass
-    await _until(
+    await wait_until(
         page, "(first) => document.querySelector('.tabs').innerText !== first", "the page changes", first
     )
     assert await page.evaluate("window.row.isConnected"), "the row is the same one"
@@ -201,7 +195,9 @@ async def test_check_14_an_answer_that_comes_after_the_pause_changes_nothing_unt
     await page.evaluate("() => new Promise(requestAnimationFrame)")
     assert await page.inner_text("#live") == before
     await page.click("#pause")
-    await _until(page, "(text) => document.getElementById('live').innerText !== text", "it goes on", before)
+    await wait_until(
+        page, "(text) => document.getElementById('live').innerText !== text", "it goes on", before
+    )
 
 
 async def test_check_15_eight_tabs_load(shop: Shop, open_page: Open, watch: Watch) -> None:
@@ -223,14 +219,14 @@ async def test_check_16_a_banner_says_that_the_server_is_away_and_goes_by_itself
     assert await page.is_hidden("#stale")
     shown = await page.inner_text("tbody")
     await shop.provider.stop()
-    await page.wait_for_selector("#stale:visible", timeout=240_000)
+    await page.wait_for_selector("#stale:visible")
     assert await page.inner_text("tbody") == shown, "what was known stays"
     await page.click("summary:has-text('Pause')")
     await page.click("text=Pause the queue")
     assert "is not started" in await page.inner_text("main")
     await page.go_back()
     await shop.provider.start()
-    await page.wait_for_selector("#stale", state="hidden", timeout=240_000)
+    await page.wait_for_selector("#stale", state="hidden")
 
 
 async def test_check_21_a_foreign_page_neither_acts_nor_frames(

@@ -15,6 +15,7 @@ import pytest
 from apps.pages.undo_app import trip
 from axe_playwright_python.async_playwright import Axe  # pyright: ignore[reportMissingTypeStubs]
 from harness.backends import Backend
+from harness.browsing import open_context, wait_until
 from harness.conditions import until
 from harness.programs import Program
 from harness.shop import Shop, ask, serving
@@ -31,15 +32,8 @@ _NODES = """() => [...document.querySelectorAll('#graph g.node')].map((node) => 
 })"""
 
 
-async def _until(page: Page, condition: str, what: str, argument: Any = None, within: float = 240) -> None:
-    try:
-        await page.wait_for_function(condition, arg=argument, timeout=within * 1000)
-    except Exception as error:
-        raise AssertionError(f"not within {within:.0f} s: {what}") from error
-
-
 async def _wait_drawn(page: Page, count: int) -> None:
-    await _until(
+    await wait_until(
         page, "(n) => document.querySelectorAll('#graph g.node').length === n", f"{count} nodes", count
     )
 
@@ -80,7 +74,7 @@ async def test_check_10_graph_table_and_times_agree_and_change_without_a_reload(
     page = await open_page(f"/flows/{flow.id}")
     await _wait_drawn(page, 5)
     await page.evaluate("window.isSame = true; window.first = document.querySelector('#graph svg')")
-    await _until(
+    await wait_until(
         page,
         "() => document.querySelector('#graph .many')?.textContent.includes('50 completed')",
         "fifty parts have ended in the graph",
@@ -89,11 +83,11 @@ async def test_check_10_graph_table_and_times_agree_and_change_without_a_reload(
     assert nodes.keys() == {"begin", "part-*", "inner", "risky", "end"}
     assert "active" in nodes["risky"][0]
     shop.gate.set()
-    await _until(
+    await wait_until(
         page, "() => document.querySelector('#graph .risky, #graph .failed')", "the failed step is seen"
     )
     await shop.wait_for(flow.id, "failed")
-    await _until(
+    await wait_until(
         page, "() => document.querySelector('#live .state').innerText === 'failed'", "the flow has failed"
     )
     assert await page.evaluate("window.isSame && window.first === document.querySelector('#graph svg')")
@@ -172,12 +166,12 @@ async def test_check_11_a_rollback_goes_on_after_a_kill_and_undoes_nothing_twice
         watch.origin = shop.url
         worker = start()
         flow = await shop.flows.execute(trip, 1)
-        page = await (await browser.new_context(base_url=shop.url)).new_page()
+        page = await (await open_context(browser, base_url=shop.url)).new_page()
         watch.follow(page)
         await page.goto(f"/sign-in?code={shop.dashboard.make_code()}")
         await page.goto(f"/flows/{flow.id}")
         await page.evaluate("window.isSame = true")
-        await _until(
+        await wait_until(
             page, "() => document.querySelectorAll('ol.rollbacks li').length === 1", "one rollback has ended"
         )
         await until("the second rollback has begun", lambda: "begin second" in written())
@@ -186,7 +180,7 @@ async def test_check_11_a_rollback_goes_on_after_a_kill_and_undoes_nothing_twice
         assert await page.locator("#live .state").first.inner_text() == "rolling back"
         gates("go-on")
         start()
-        await _until(
+        await wait_until(
             page,
             "() => document.querySelector('#live .state').innerText === 'failed'",
             "it went on",
@@ -246,7 +240,7 @@ async def test_check_13_of_a_thousand_steps_the_browser_gets_a_hundred_and_two_n
     nodes = {name: (classes, second) for name, classes, second in await page.evaluate(_NODES)}
     assert nodes["work-*"][1] == "999 completed"
     shop.gate.set()
-    await _until(
+    await wait_until(
         page, "() => document.querySelector('#live .state').innerText === 'completed'", "it changes live"
     )
     # An answer "not modified" has no bytes.
@@ -258,7 +252,7 @@ async def test_check_13_of_a_thousand_steps_the_browser_gets_a_hundred_and_two_n
     assert "Page 1 of 10" in await page.inner_text("#live")
     for number in range(2, 11):
         await page.click("text=Steps after")
-        await _until(page, "(n) => location.search.includes(`steps=${n}`)", "the next page", number)
+        await wait_until(page, "(n) => location.search.includes(`steps=${n}`)", "the next page", number)
     rows = await page.locator("#live tbody th").all_inner_texts()
     assert rows == [*(f"work-{n}" for n in range(900, 999)), "risky"]
 
@@ -305,7 +299,7 @@ async def test_check_13_a_page_is_usable_while_its_graph_is_laid_out(shop: Shop,
     assert await page.get_attribute("#pause", "aria-pressed") == "true"
     assert await page.locator("#graph g.node").count() == 0
     go_on.set()
-    await _until(page, "() => document.querySelectorAll('#graph g.node').length > 0", "it is drawn")
+    await wait_until(page, "() => document.querySelectorAll('#graph g.node').length > 0", "it is drawn")
 
 
 async def test_a_signal_is_sent_from_the_page_of_its_flow_and_one_that_does_not_fit_is_refused(
@@ -328,7 +322,9 @@ async def test_a_signal_is_sent_from_the_page_of_its_flow_and_one_that_does_not_
     await page.click("text=Send the signal")
     assert "Done." in await page.inner_text(".notice")
     assert await flow.result() == 7
-    await _until(page, "() => document.querySelector('#live .state').innerText === 'completed'", "it goes on")
+    await wait_until(
+        page, "() => document.querySelector('#live .state').innerText === 'completed'", "it goes on"
+    )
     assert await page.locator(".waits").count() == 0
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.backends import Backend, free_port
+from harness.browsing import open_context
 from harness.programs import Program
 from harness.shop import TOKEN, Shop
 from harness.watch import Watch
@@ -44,7 +45,7 @@ class Site:
 
 
 async def _sign_in(browser: Browser, site: Site) -> Page:
-    context = await browser.new_context()
+    context = await open_context(browser)
     page = await context.new_page()
     for _ in range(600):
         try:
@@ -73,12 +74,12 @@ async def _rows(page: Page) -> list[str]:
 
 async def _wait_rows(page: Page, count: int) -> None:
     wanted = "(count) => document.querySelectorAll('#tail tbody tr.change td:nth-child(4) a').length >= count"
-    await page.wait_for_function(wanted, arg=count, timeout=240_000)
+    await page.wait_for_function(wanted, arg=count)
 
 
 async def _wait_told(page: Page) -> None:
     """Wait until the tail tells each change as it happens."""
-    await page.wait_for_selector("#tail-state:has-text('as it happens')", timeout=240_000)
+    await page.wait_for_selector("#tail-state:has-text('as it happens')")
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ async def test_check_16_a_server_that_dies_is_told_and_is_back_by_itself(
     shown = await page.inner_text("tbody")
     assert await page.is_hidden("#stale")
     server.kill()
-    await page.wait_for_selector("#stale:visible", timeout=240_000)
+    await page.wait_for_selector("#stale:visible")
     assert await page.evaluate("document.body.classList.contains('is-stale')")
     assert await page.inner_text("tbody") == shown, "what was known stays, marked as old"
     answer = await page.evaluate(
@@ -170,7 +171,7 @@ async def test_check_16_a_server_that_dies_is_told_and_is_back_by_itself(
     )
     assert answer[0] == 503
     assert "does not answer" in answer[1] or "did not answer" in answer[1]
-    own = await page.context.request.get(f"http://127.0.0.1:{site.port}/own", timeout=240_000)
+    own = await page.context.request.get(f"http://127.0.0.1:{site.port}/own")
     assert own.ok, "pages of the program itself are there as ever"
     server.start()
-    await page.wait_for_selector("#stale", state="hidden", timeout=240_000)
+    await page.wait_for_selector("#stale", state="hidden")

@@ -13,6 +13,9 @@ from eventbus.errors import UsageError
 from sim import defects
 from sim.defects import DEFECTS, ROOT, Defect, put_into
 
+# As `test_simulation.py` says.
+pytestmark = pytest.mark.timeout(3600)
+
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda each: each.name)
 def test_each_text_stands_in_its_file_once(defect: Defect, tmp_path: Path) -> None:

@@ -46,8 +46,10 @@ _log = structlog.get_logger("eventbus.worker")
 _AT_ONCE = 4.0
 """Seconds after a second signal, for cancelling handlers and giving jobs back."""
 _BLOCKED = 10.0
-"""Seconds after a second signal until an event loop that does not act counts as blocked. A busy machine may keep
-a loop waiting for seconds."""
+"""Seconds after a second signal until an event loop that does not act counts as blocked.
+
+A busy machine may keep a loop waiting for seconds.
+"""
 _LAST_RESORT = 20.0
 """Seconds beyond twice the grace (for handlers, then for lifespans). All steps of a stop take less."""
 _PATIENCE = math.inf

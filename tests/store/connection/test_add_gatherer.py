@@ -223,7 +223,7 @@ async def test_a_part_that_waits_ends_at_its_own_deadline_and_is_never_sent(unti
         await opening.begin_opening()
         asked: list[asyncio.Future[Any]] = []
         for at, share in enumerate(shares[:4]):
-            call = share.add("em", [AddQueue("q", 1, "")], AddRows([_row(f"sent-{at}")]), deadline=_soon(0.5))
+            call = share.add("em", [AddQueue("q", 1, "")], AddRows([_row(f"sent-{at}")]), deadline=_soon(3))
             asked.append(asyncio.ensure_future(call))
             await until(lambda at=at: len(_adds(server)) == at + 1, "it is sent")
         waits = [
