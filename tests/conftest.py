@@ -150,7 +150,7 @@ def logs() -> Iterator[list[MutableMapping[str, Any]]]:
 @pytest.fixture
 def admin(test_url: str) -> Iterator[Callable[..., Any]]:
     """Send commands to the server of the test over a separate connection; answers are text."""
-    connection: Any = make_connector(test_url).open_blocking(name="admin", timeout=10)
+    connection: Any = make_connector(test_url).open_blocking(name="admin", timeout=240)
 
     def call(*command: Any) -> Any:
         # What was read may be no text: then it is written as the bytes that it was.

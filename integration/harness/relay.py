@@ -44,7 +44,7 @@ class Relay:
 
     def forget(self) -> int:
         """Let no bytes pass over the open connections, in either direction; return how many there are."""
-        return asyncio.run_coroutine_threadsafe(self._forget(), self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(self._forget(), self._loop).result(240)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)

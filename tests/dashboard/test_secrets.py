@@ -354,7 +354,7 @@ async def test_who_may_not_read_payloads_sees_no_input_output_and_state_of_a_flo
     flows.register(echo)
     async with provider, provider.worker():
         flow = await flows.execute(echo, {"text": "private words", "card": CARD})
-        await flow.result(30)
+        await flow.result(240)
         kept = open_dashboard(provider, flows=flows, actions={"*": {"payload.read": False}})
         report = (await kept.get(f"/api/v1/flows/{flow.id}")).json()["tree"]["report"]
         assert (report["input"], report["output"], report["own_state"]) == (None, None, None)

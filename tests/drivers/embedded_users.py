@@ -94,7 +94,7 @@ class User:
 
     def wait_dead(self) -> int:
         """Wait until it has ended, and return its exit code."""
-        return self._process.wait(timeout=60)
+        return self._process.wait(timeout=240)
 
     def close(self) -> None:
         """Kill this process and all its forks."""

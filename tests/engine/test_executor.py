@@ -271,7 +271,7 @@ async def test_a_job_cancelled_before_its_first_step_ends_at_once() -> None:
     executor.cancel([("c", "w:1")])
     executor.lose([("l", "w:1")])
     executor.strike(executor.running["s"], "shutdown")
-    await asyncio.wait_for(table.wait_ended(), 60)
+    await asyncio.wait_for(table.wait_ended(), 240)
     assert [(job, state) for job, state, _ in table.settled] == [("c", "cancelled"), ("s", "waiting")]
     assert executor.abandoned == 0
 

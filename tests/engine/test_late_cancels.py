@@ -135,7 +135,7 @@ async def test_a_late_message_of_a_cancelled_flow_does_not_reach_its_next_run(
         await bench.hear(until, *(f"cancel:{job}" for job in {*before, *running}))
         assert [bench.executor.running[job].cause for job in running] == [None] * len(running)
         gate.set()
-        assert await again.result(60) == "done"
+        assert await again.result(240) == "done"
 
 
 async def _state(provider: EventProvider, job_id: str, state: str) -> bool:

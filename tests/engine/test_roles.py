@@ -64,7 +64,7 @@ class Pauses:
 
 async def _run(role: Any, store: Answers) -> None:
     task = asyncio.create_task(role.run())
-    await asyncio.wait_for(store.is_over.wait(), 60)
+    await asyncio.wait_for(store.is_over.wait(), 240)
     task.cancel()
     await asyncio.wait([task])
 
@@ -101,7 +101,7 @@ async def test_what_was_rescued_is_logged_though_the_rescuer_ends_while_it_asks_
     store.inspection = SimpleNamespace(job=job)
     role = rescuer.Rescuer(store, lease_ms=10_000, max_stalls=3, key_ttl_ms=5, consumers=_consumers(1))
     task = asyncio.create_task(role.run())
-    await asyncio.wait_for(asked.wait(), 60)
+    await asyncio.wait_for(asked.wait(), 240)
     task.cancel()
     await asyncio.wait([task])
     assert [(each["event"], each["job_id"]) for each in logs] == [
@@ -206,7 +206,7 @@ async def test_a_worker_whose_handlers_ignore_their_cancellation_ends(
         for each in provider.emit_many("ask", range(MAX_ABANDONED)):
             with pytest.raises(HandlerError):
                 await each
-        await asyncio.wait_for(worker.wait(), 60)
+        await asyncio.wait_for(worker.wait(), 240)
         end.set()
     assert [each for each in logs if each["log_level"] == "critical"]
 

@@ -74,5 +74,5 @@ async def test_a_suspect_is_found_among_more_queues_than_one_call_asks(
         await asyncio.gather(*(each.enqueued() for each in emissions))
         for each, event in zip(emissions, (events[10], events[100]), strict=True):
             admin(*make_suspect(f"{prefix}:2:{{0}}:job:{each.job_id}", f"event.{event}"))
-        async with asyncio.timeout(60), provider.worker():
+        async with asyncio.timeout(240), provider.worker():
             assert [await each for each in emissions] == [1, 1]

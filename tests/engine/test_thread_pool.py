@@ -34,7 +34,7 @@ async def test_results_and_errors_come_back(pair: ThreadPool) -> None:
 
 async def test_a_stop_iteration_is_an_error_as_in_a_coroutine(pair: ThreadPool) -> None:
     with pytest.raises(RuntimeError, match="raised StopIteration") as caught:
-        await asyncio.wait_for(pair.run(lambda: next(iter([]))), 60)
+        await asyncio.wait_for(pair.run(lambda: next(iter([]))), 240)
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
@@ -81,7 +81,7 @@ async def test_a_place_comes_back_when_the_thread_ends_not_when_the_wait_does(pa
     await asyncio.wait(tasks[:2])
     assert started.empty()
     go.set()
-    assert await asyncio.wait_for(started.get(), 60) == 2
+    assert await asyncio.wait_for(started.get(), 240) == 2
     assert await tasks[2] == 2
 
 
@@ -102,4 +102,4 @@ async def test_a_closed_pool_takes_no_calls() -> None:
     with pytest.raises(RuntimeError):
         await threads.run(lambda: 1)
     with pytest.raises(RuntimeError):  # the place came back
-        await asyncio.wait_for(threads.run(lambda: 1), 60)
+        await asyncio.wait_for(threads.run(lambda: 1), 240)

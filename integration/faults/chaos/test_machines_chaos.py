@@ -94,7 +94,7 @@ async def test_each_trigger_moves_its_machine_once_and_each_move_is_undone_once_
                 await asyncio.gather(*(fill(flow, deposits) for flow in started))
                 await asyncio.gather(*(flow.trigger(Account.close) for flow in closed))
                 await asyncio.gather(*(flow.cancel("no more") for flow in cancelled))
-                await asyncio.gather(*(flow.result(60) for flow in started), return_exceptions=True)
+                await asyncio.gather(*(flow.result(240) for flow in started), return_exceptions=True)
 
             using = asyncio.create_task(use())
             await kill(fleet, using.done)

@@ -90,7 +90,7 @@ async def test_each_signal_is_taken_once_and_in_order_under_kills(
             await until("it has sent all", lambda: sender.has_ended, story=sender.story)
             assert sender.wait_ended() == 0, sender.story()
             for flow in flows:
-                notes = await flow.result(60)
+                notes = await flow.result(240)
                 check(notes, each)
                 assert await taken(provider, flow.id) == notes
             assert fleet.end() == [0, 0]

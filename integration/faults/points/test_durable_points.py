@@ -129,7 +129,7 @@ async def test_a_flow_goes_on_behind_its_last_record_whose_worker_dies_at_any_po
         if not (point.is_behind_wait or point.where == f"append {WAIT + 1}"):
             await flow.signal(approval, True)
         heir = run("worker", "apps.durable_app:provider", url=server.url, lease=LEASE)
-        assert await flow.result(60) == [f"{step} done" for step in STEPS]
+        assert await flow.result(240) == [f"{step} done" for step in STEPS]
         kinds = await kinds_of(flows, flow)
     wanted = [kind for kind in KINDS if kind != "wait" or "wait" in kinds]
     assert kinds == wanted
@@ -155,7 +155,7 @@ async def test_a_rollback_whose_worker_dies_runs_again_and_no_other_does(
         await until("it is dead", lambda: dead.has_ended, story=dead.story)
         run("worker", "apps.durable_app:provider", url=server.url, lease=LEASE)
         with pytest.raises(StepError) as caught:
-            await flow.result(60)
+            await flow.result(240)
     assert (caught.value.rollback, caught.value.step) == ("complete", "__function__")
     assert [each.payload for each in journal.read("did")] == [
         "collect",
@@ -179,7 +179,7 @@ async def test_a_flow_whose_worker_died_in_a_step_and_that_is_cancelled_then_nam
         assert await flow.cancel("no more")
         run("worker", "apps.durable_app:provider", url=server.url, lease=LEASE)
         with pytest.raises(FlowCancelled) as caught:
-            await flow.result(60)
+            await flow.result(240)
         told = await flow.report()
     assert caught.value.rollback == "incomplete"
     assert [(each.step, type(each.error)) for each in caught.value.rollback_errors] == [
@@ -204,7 +204,7 @@ async def test_the_loser_of_a_race_is_in_doubt_if_its_worker_dies_before_it_reco
         assert await kinds_of(flows, flow) == ["step", "cut", "race"]
         run("worker", "apps.durable_app:provider", url=server.url, lease=LEASE)
         with pytest.raises(StepError) as caught:
-            await flow.result(60)
+            await flow.result(240)
         told = await flow.report()
     assert caught.value.rollback == "incomplete"
     assert [(each.step, type(each.error)) for each in caught.value.rollback_errors] == [
@@ -229,7 +229,7 @@ async def test_the_loser_of_a_race_stays_in_doubt_if_its_worker_died_and_its_nex
         await until("it is dead", lambda: dead.has_ended, story=dead.story)
         run("worker", "apps.durable_app:provider", url=server.url, lease=LEASE)
         with pytest.raises(StepError) as caught:
-            await flow.result(60)
+            await flow.result(240)
         told = await flow.report()
     assert caught.value.rollback == "incomplete"
     assert [each.step for each in caught.value.rollback_errors] == ["stay@0"]
@@ -283,7 +283,7 @@ async def test_children_are_started_once_whenever_the_worker_dies(
         dead.append(run("worker", "apps.durable_app:provider", url=proxy.url, lease=LEASE))
         await until("it is dead", lambda: dead[0].has_ended, story=dead[0].story)
         run("worker", "apps.durable_app:provider", url=server.url, lease=LEASE)
-        assert await flow.result(60) == ["inner done", "left done", "right done"]
+        assert await flow.result(240) == ["inner done", "left done", "right done"]
         assert await kinds_of(flows, flow) == CHILDREN
     times = Counter(each.payload for each in journal.read("did"))
     assert set(times) == {"inner", "left", "right"}
@@ -303,7 +303,7 @@ async def test_rollbacks_of_children_whose_worker_dies_run_again_and_no_other_do
         await until("it is dead", lambda: dead.has_ended, story=dead.story)
         run("worker", "apps.durable_app:provider", url=server.url, lease=LEASE)
         with pytest.raises(StepError) as caught:
-            await flow.result(60)
+            await flow.result(240)
     assert caught.value.rollback == "complete"
     told = [each.payload for each in journal.read("did")]
     assert told == ["inner", "left", "right", "undo right", "undo left", "undo inner"]
@@ -352,7 +352,7 @@ async def test_attempts_are_counted_on_whose_worker_dies_in_a_short_pause(
         await until("it is dead", lambda: dead[0].has_ended, story=dead[0].story)
         run("worker", "apps.durable_app:provider", url=server.url, lease=LEASE)
         with pytest.raises(StepError) as caught:
-            await flow.result(60)
+            await flow.result(240)
     assert caught.value.rollback == ("incomplete" if what == "rollback" else "none")
     assert [each.attempt for each in journal.read("tried")] == [1, 2, 3, 4, 5]
     audit = Audit(server)

@@ -50,10 +50,10 @@ async def test_another_worker_goes_on_behind_what_is_recorded(
         run("worker", _APP, url=server.url, lease=LEASE)
         if fails:
             with pytest.raises(StepError, match="it is below 0") as caught:
-                await flow.result(60)
+                await flow.result(240)
             assert caught.value.rollback == "complete"
         else:
-            assert await flow.result(60) == 42
+            assert await flow.result(240) == 42
     done = [each.payload for each in journal.read("did")]
     assert done == ([*_PARTS, *_UNDONE] if fails else _PARTS)
     began = Counter(each.payload for each in journal.read("began"))

@@ -138,7 +138,7 @@ async def test_a_machine_goes_on_behind_its_last_move_whose_worker_dies_in_any_w
             await flow.trigger(Review.approve, True)
         bodies = ["mend" if each == "prepare" and window.broken else each for each in _BODIES]
         done = [each for each in bodies if not each.startswith("part")]
-        assert await flow.result(60) == done
+        assert await flow.result(240) == done
         assert await version_of(flow) == len(done) + bool(window.broken)
         report = (await flow.report()).machine
     assert report is not None
@@ -163,7 +163,7 @@ async def test_moved_not_answered_a_move_whose_answer_is_lost_is_known_by_its_pl
         worker = run("worker", _APP, url=proxy.url, lease=LEASE)
         await wait_at(server, flow, "waiting", worker)
         await flow.trigger(Review.approve, True)
-        assert await flow.result(60) == ["prepare", "approve", "collect", "publish"]
+        assert await flow.result(240) == ["prepare", "approve", "collect", "publish"]
         assert await version_of(flow) == 4
     assert proxy.cuts["turn"] > 3
     assert Counter(each.payload for each in journal.read("did")) == Counter(_BODIES)
@@ -207,7 +207,7 @@ async def test_trigger_meets_move_each_trigger_that_was_taken_fires_once_and_oth
             taken.append(-1)
             await wait_at(server, flow, "off", worker)
         await flow.trigger(Toggle.end)
-        assert await flow.result(60) == taken
+        assert await flow.result(240) == taken
         assert await version_of(flow) == len(taken) + 1
     assert refused > 0
 
@@ -231,7 +231,7 @@ async def test_timeout_fires_while_settling_what_is_recorded_is_undone(
         await until("its time is over", lambda: time.monotonic() > over)
         run("worker", _APP, url=server.url, lease=LEASE)
         with pytest.raises(FlowTimeout) as caught:
-            await flow.result(60)
+            await flow.result(240)
         assert caught.value.rollback in ("complete", "incomplete")
     assert Counter(each.payload for each in journal.read("did")) == Counter([*_BODIES, "unprepare"])
 
@@ -255,7 +255,7 @@ async def test_a_body_that_took_effect_is_recorded_whatever_comes_before_its_mov
         if held is not None:
             (tmp_path / f"hold {held}").touch()
         worker = run("worker", _APP, "--grace", "0.1", url=proxy.url, lease=LEASE)
-        await (await flows.execute(Part, 0)).result(60)  # so it runs
+        await (await flows.execute(Part, 0)).result(240)  # so it runs
         starting: asyncio.Future[FlowHandle[str]] = loop.create_future()
 
         async def cut() -> None:
@@ -269,7 +269,7 @@ async def test_a_body_that_took_effect_is_recorded_whatever_comes_before_its_mov
 
         if held is None:  # before the flow begins, because its worker is there
             proxy.strike(
-                "append 0", "before", lambda: asyncio.run_coroutine_threadsafe(cut(), loop).result(60)
+                "append 0", "before", lambda: asyncio.run_coroutine_threadsafe(cut(), loop).result(240)
             )
         limit = 2.0 if cause == "timeout" else None
         flow: FlowHandle[str] = await flows.execute(Cutting, is_stubborn, timeout=limit)
@@ -284,10 +284,10 @@ async def test_a_body_that_took_effect_is_recorded_whatever_comes_before_its_mov
             await until("it has stopped", lambda: worker.has_ended, story=worker.story)
             (tmp_path / f"hold {held}").unlink(missing_ok=True)
             run("worker", _APP, url=server.url, lease=LEASE)
-            assert await flow.result(60) == "done"
+            assert await flow.result(240) == "done"
             assert [each.payload for each in journal.read("did")] == ["part 0", "one", "two"]
             return
         with pytest.raises(FlowTimeout if cause == "timeout" else FlowCancelled) as caught:
-            await flow.result(60)
+            await flow.result(240)
     assert caught.value.rollback == "complete"
     assert [each.payload for each in journal.read("did")] == ["part 0", "one", "undo one"]

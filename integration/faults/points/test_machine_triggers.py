@@ -69,7 +69,7 @@ async def test_a_trigger_whose_connection_breaks_is_sent_again_and_fires_once(
             await far.trigger(each, number)
         await accepts(flow, "end")
         await far.trigger(Toggle.end)
-        assert await flow.result(30) == list(range(6))
+        assert await flow.result(240) == list(range(6))
     assert proxy.cuts["signal"] == 6
 
 
@@ -88,7 +88,7 @@ async def test_a_trigger_that_ended_its_flow_before_its_lost_answer_is_sent_agai
 
         proxy.strike("signal", "after", wait_end)
         await open_flows(provider).handle(flow.id, Toggle).trigger(Toggle.end)
-        assert await flow.result(30) == []
+        assert await flow.result(240) == []
         with pytest.raises(SignalRefused, match="has ended"):
             await flow.trigger(Toggle.end)
     assert proxy.cuts["signal"] == 1
@@ -125,7 +125,7 @@ async def test_a_trigger_whose_server_is_killed_is_not_lost_once_it_is_acknowled
         await flow.trigger(Toggle.switch_off, 9)
         await accepts(flow, "end")
         await flow.trigger(Toggle.end)
-        assert await flow.result(30) == [7, 9]
+        assert await flow.result(240) == [7, 9]
 
 
 def handle_of(provider: EventProvider, flow_id: str) -> FlowHandle[Any]:

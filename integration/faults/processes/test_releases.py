@@ -139,9 +139,9 @@ async def test_workers_of_two_releases_share_the_flows_of_one_server(
                 for each in programs:
                     await each.signal(go_on, number)
             for flow in graphs:
-                by_graphs.update(await flow.result(60))
+                by_graphs.update(await flow.result(240))
             for flow in programs:
-                found = await flow.result(60)
+                found = await flow.result(240)
                 assert len(found) == 3
                 if len(set(found)) == 2:
                     together.append(found)

@@ -115,7 +115,7 @@ def test_a_graph_that_waits_is_listed_and_gets_a_signal_from_a_terminal(
         flows.register(graph)
         async with provider, provider.worker():
             if flow_id:
-                return await flows.handle(flow_id, graph).result(60)
+                return await flows.handle(flow_id, graph).result(240)
             flow = await flows.execute(graph, None)
             await _until_waits(provider, 1)
             return flow.id
@@ -164,7 +164,7 @@ def test_what_waits_is_listed_and_a_signal_from_a_terminal_is_kept_for_it(
         flows = WorkflowProvider(provider)
         flows.register(paper)
         async with provider, provider.worker():
-            return await flows.handle(flow_id, paper).result(60)
+            return await flows.handle(flow_id, paper).result(240)
 
     assert asyncio.run(end()) == "yes"
     assert invoke("flows", "waiting").stdout == "no flow waits\n"
@@ -324,7 +324,7 @@ def test_a_flow_with_children_is_shown_listed_checked_exported_and_replayed(
         flows.register(child)
         async with provider, provider.worker():
             if flow_id:
-                return await flows.handle(flow_id, parent).result(60)
+                return await flows.handle(flow_id, parent).result(240)
             flow = await flows.execute(parent, 0)
             while not (children := (await flows.tree(flow.id)).nested.get("child@1")) or not any(  # noqa: ASYNC110
                 step.state == "waiting" for step in children[0].report.steps.values()

@@ -320,7 +320,7 @@ def test_a_flow_is_shown_with_what_it_got_and_returned_and_long_values_in_full_i
         flows.register(echo)
         async with provider, provider.worker():
             flow = await flows.execute(echo, "a" * 600)
-            await flow.result(30)
+            await flow.result(240)
             return flow.id
 
     flow_id = asyncio.run(run())

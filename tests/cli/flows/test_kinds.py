@@ -157,7 +157,7 @@ def serve(kind: Kind, environment: dict[str, str]) -> Act:
 
 
 async def until(flows: WorkflowProvider, flow_id: str, *states: str) -> FlowReport:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while (report := await flows.report(flow_id)).state not in states:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return report
@@ -192,7 +192,7 @@ def test_a_flow_is_started_listed_looked_at_and_resumed(kind: Kind, serve: Act, 
     assert f"flow {flow_id} runs again, for the " in invoke("flows", "retry", flow_id, "--from-start").stdout
 
     async def end_again(flows: WorkflowProvider) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while did[3:] != ["first", "second"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await until(flows, flow_id, "completed")
@@ -204,7 +204,7 @@ def test_a_flow_is_cancelled_run_again_and_removed(kind: Kind, serve: Act, invok
     async def hold(flows: WorkflowProvider) -> str:
         broken.add("held")
         flow = await flows.execute(kind.workflow, Given())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while not did:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert not await flows.remove(flow.id)

@@ -67,7 +67,7 @@ def serve(environment: dict[str, str]) -> Serve:
 
         async def watch() -> FlowReport:
             flow: FlowHandle[Any] = flows.handle(flow_id) if flow_id else await flows.execute(Review, 1)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while not wanted(report := await flow.report()):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             return report

@@ -35,7 +35,7 @@ def test_flows_are_counted_asked_about_retried_and_cancelled(
             made = [await flows.execute(fails, number) for number in range(2)]
             for flow in made:
                 with pytest.raises(FlowError):
-                    await flow.result(30)
+                    await flow.result(240)
         return [flow.id for flow in made]
 
     async def runs(ids: list[str]) -> list[tuple[int, str]]:

@@ -101,7 +101,7 @@ def test_a_nested_flow_that_waits_is_listed_with_its_root_and_gets_a_signal(
         assert invoke("flows", "signal", line["flow_id"], "approval", '"yes"').exit_code == 0
 
     async def end(flows: WorkflowProvider) -> Any:
-        return await flows.handle(root, outer).result(60)
+        return await flows.handle(root, outer).result(240)
 
     assert asyncio.run(_run(environment, workflows, end)) in (("yes", "yes"), ["yes", "yes"])
     assert invoke("flows", "waiting").stdout == "no flow waits\n"
@@ -190,7 +190,7 @@ def test_a_function_inside_another_one_is_checked_and_exported_while_open_and_wh
 
             async def end(flows: WorkflowProvider) -> Any:
                 await flows.handle(nested).signal(approval, "yes")
-                return await flows.handle(nested.partition("/")[0]).result(60)
+                return await flows.handle(nested.partition("/")[0]).result(240)
 
             asyncio.run(_run(environment, [app.holder, app.asks], end))
 

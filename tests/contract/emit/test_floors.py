@@ -227,7 +227,7 @@ async def test_outcomes_of_a_stream_that_was_lost_stay_until_they_are_looked_up(
         go.set()
         await until(lambda: floors.kept() == 5 or emissions[0].done(), "they end")
         await _sweep_on(worker)
-        assert await asyncio.wait_for(asyncio.gather(*emissions), 60) == list(range(5))
+        assert await asyncio.wait_for(asyncio.gather(*emissions), 240) == list(range(5))
         await until(lambda: floors.names() == [], "it leaves")
 
 

@@ -27,7 +27,7 @@ async def _is_gone(provider: EventProvider, job_id: str) -> bool:
 
 
 async def _gone(provider: EventProvider, *job_ids: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         for job_id in job_ids:
             while not await _is_gone(provider, job_id):  # noqa: ASYNC110  (the server says it)
                 await asyncio.sleep(0.05)

@@ -221,7 +221,7 @@ async def test_who_is_not_listed_among_a_thousand_waiters_asks_for_the_outcome(
     async def wait() -> Any:
         if by == "emit":
             return await other.emit("price", 1, idempotency_key="p-1", reply_timeout=None)
-        return await other.result(first.job_id, reply_timeout=30)
+        return await other.result(first.job_id, reply_timeout=240)
 
     waiting = asyncio.create_task(wait())
     await until(lambda: int(read_record(admin, job)["joined"]) > 1000, "it has joined")

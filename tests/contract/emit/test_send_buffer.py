@@ -218,5 +218,5 @@ async def test_a_worker_that_ends_by_an_error_is_no_secret_and_its_handlers_are_
     async with provider.worker():
         emission = provider.emit("ask", reply=False)
         await emission
-        await asyncio.wait_for(ended.wait(), 60)
+        await asyncio.wait_for(ended.wait(), 240)
         await until(lambda: any(each["event"] == "worker ended by an error" for each in logs), "it is logged")

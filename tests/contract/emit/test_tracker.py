@@ -350,7 +350,7 @@ async def test_a_foreign_entry_in_the_reply_stream_stops_nobody(
             ("x", "y"),
         ):
             admin("XADD", stream, "*", *fields)
-        assert await asyncio.wait_for(provider.emit("ask", 2, reply_timeout=None), 60) == 2
+        assert await asyncio.wait_for(provider.emit("ask", 2, reply_timeout=None), 240) == 2
 
 
 @pytest.mark.slow

@@ -274,7 +274,7 @@ async def test_a_worker_that_dies_before_its_hook_has_run_calls_it_never_and_the
         await emission.enqueued()
         environment = {**os.environ, "EVENTBUS_URL": server_url, "EVENTBUS_PREFIX": prefix}
         died = await asyncio.create_subprocess_exec(sys.executable, "-c", _DIES, env=environment)
-        assert await asyncio.wait_for(died.wait(), 60) == 7
+        assert await asyncio.wait_for(died.wait(), 240) == 7
         async with provider.worker() as worker:
             await worker.wait_drained(provider.flush)
         assert (await provider.inspector.job(emission.job_id)).state == "failed"

@@ -324,7 +324,7 @@ async def test_items_of_a_thread_emit_and_save_in_the_name_of_their_jobs(make_pr
     def double(numbers: list[int], ctx: SyncBatchContext) -> list[int]:
         for n, item in zip(numbers, ctx.items, strict=True):
             item.save(n)
-            item.emit(noted, n).result(60)
+            item.emit(noted, n).result(240)
         assert ctx.stopping is None
         return [item.saved(int, default=-1) for item in ctx.items]
 

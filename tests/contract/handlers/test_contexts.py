@@ -118,7 +118,7 @@ async def test_threads_pass_chain_and_meta_on(make_provider: MakeProvider) -> No
 
     @provider.on("start")
     def start(_: Any, ctx: SyncContext) -> list[Facts]:
-        return ctx.emit("c").result(5)
+        return ctx.emit("c").result(240)
 
     async with provider.worker():
         with provider.context(tenant="t"):

@@ -255,7 +255,7 @@ async def test_sync_handlers_run_in_threads_with_a_context_of_their_own(make_pro
         ctx.log.info("in a thread")
         inner = ctx.emit("double", n)
         return [
-            inner.result(60),
+            inner.result(240),
             threading.current_thread() is threading.main_thread(),
             ctx.event,
             ctx.attempt,

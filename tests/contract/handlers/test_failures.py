@@ -386,7 +386,7 @@ async def test_a_failure_that_is_asked_for_by_its_id_names_what_ran(make_provide
         }
         for job_id, name in ran.items():
             with pytest.raises(HandlerError, match=f"in the handler of {name}, after") as caught:
-                await provider.result(job_id, reply_timeout=40)
+                await provider.result(job_id, reply_timeout=240)
             assert caught.value.event == name
         with pytest.raises(HandlerError, match="in the handler of ask"):
             await emission

@@ -92,7 +92,7 @@ async def test_a_group_exists_from_add_group_on_before_its_first_worker(make_pro
         for n in (1, 2):
             await emitter.emit("placed", n, reply=False)
         async with late.worker():
-            await asyncio.wait_for(everything.wait(), 60)
+            await asyncio.wait_for(everything.wait(), 240)
     assert seen == [1, 2]
 
 

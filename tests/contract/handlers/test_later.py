@@ -161,6 +161,6 @@ def test_it_comes_back_from_a_process_pool_of_the_program() -> None:
 
 
 async def _wait(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -109,7 +109,7 @@ async def test_what_was_saved_goes_with_the_job(make_provider: MakeProvider) -> 
     async with provider.worker():
         emission = provider.emit("save", 1, reply=False)
         await emission.enqueued()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while not await _is_gone(provider, emission.job_id):
                 await asyncio.sleep(0.1)
                 await provider.emit("save", 2)  # retention looks at the end of others

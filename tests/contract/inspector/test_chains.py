@@ -77,9 +77,9 @@ async def test_jobs_and_flows_of_a_chain_are_found_and_no_others(make_provider: 
             await provider.emit("told", 1)
             flow = await flows.execute(ship, 1, idempotency_key="s-1")
         with pytest.raises(FlowError):
-            await flow.result(30)
+            await flow.result(240)
         await provider.emit("told", 2)
-        await (await flows.execute(_packed, 3)).result(30)
+        await (await flows.execute(_packed, 3)).result(240)
         found = await provider.inspector.find(correlation_id="chain-1")
         assert found.is_whole
         assert sorted(job.queue for job in found.jobs) == ["event.told", "workflow.ship"]

@@ -44,7 +44,7 @@ async def test_the_job_that_comes_after_that_of_a_key_is_found_too(make_provider
     async with provider, provider.worker():
         first = provider.emit("save", 1, idempotency_key="k", keep_last=True, reply=False)
         await first.enqueued()
-        await asyncio.wait_for(began.wait(), 60)
+        await asyncio.wait_for(began.wait(), 240)
         await provider.emit("save", 2, idempotency_key="k", keep_last=True, reply=False)
         found = await provider.inspector.find("save", idempotency_key="k")
         assert [each.state for each in found.jobs] == ["active", "delayed"]

@@ -50,7 +50,7 @@ async def test_every_queue_is_listed_with_its_counts(make_provider: MakeProvider
                 await provider.emit("order", -1)
             for n in range(1, 4):
                 await provider.emit("order", n, reply=False)
-            await asyncio.wait_for(began.wait(), 60)
+            await asyncio.wait_for(began.wait(), 240)
             order = await _queue(provider, "event.order")
             counted = (order.completed, order.failed, order.active, order.workers)
             assert counted == (1, 1, 1, 1)
@@ -100,7 +100,7 @@ async def test_every_worker_is_listed_until_it_ends(make_provider: MakeProvider)
         assert await provider.inspector.workers() == []
         async with provider.worker() as worker, other.worker():
             await provider.emit("order", 1, reply=False)
-            await asyncio.wait_for(began.wait(), 60)
+            await asyncio.wait_for(began.wait(), 240)
             bank, shop = await provider.inspector.workers()
             assert (bank.name, bank.queues, bank.running) == ("bank", ["event.bill"], 0)
             process = (shop.host, shop.pid, shop.version)

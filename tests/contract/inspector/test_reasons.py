@@ -53,7 +53,7 @@ async def test_each_reason_gives_way_to_the_next_one(make_provider: MakeProvider
         await provider.resume("a")
         assert await why(ids[1]) == StateReason(kind="unserved", text="No worker serves event.a.")
         async with provider.worker() as worker:
-            await asyncio.wait_for(first.wait(), 60)
+            await asyncio.wait_for(first.wait(), 240)
             reason = await why(ids[1])
             assert (reason.kind, reason.by, reason.holders) == ("limit", worker.id, [ids[0]])
             assert reason.text.startswith(
@@ -87,7 +87,7 @@ async def test_a_job_behind_a_stuck_one_names_who_holds_its_place_and_for_how_lo
     async with provider, provider.worker() as worker:
         options: dict[str, Any] = {"idempotency_key": "k", "keep_last": True} if how == "superseded" else {}
         stuck = provider.emit(event, "acme", **options)
-        await asyncio.wait_for(began.wait(), 60)
+        await asyncio.wait_for(began.wait(), 240)
         other = provider.emit(event, "other", reply=False) if how == "key" else None
         behind = provider.emit(event, "acme", **options)
         await behind.enqueued()
@@ -163,11 +163,11 @@ async def test_a_job_whose_worker_renews_no_lease_is_not_told_as_one_that_runs(
 
     async with provider, provider.worker() as worker:
         emission = provider.emit("a", 1, reply=False)
-        await asyncio.wait_for(began.wait(), 60)
+        await asyncio.wait_for(began.wait(), 240)
         engine: Any = worker._worker  # pyright: ignore[reportPrivateUsage]
         await engine.leases.aclose()  # as if its process was killed
         reasons = [await provider.inspector.why(emission.job_id)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while reasons[-1].kind != "orphaned":
                 await asyncio.sleep(0.05)
                 reasons.append(await provider.inspector.why(emission.job_id))
@@ -195,7 +195,7 @@ async def test_a_delayed_job_says_when_it_is_due_and_one_that_failed_that_it_did
         async with provider.worker():
             failing = provider.emit("a", 2, reply=False)
             await failing
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while (await provider.inspector.why(failing.job_id)).kind != "retry":  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         reason = await provider.inspector.why(failing.job_id)
@@ -220,7 +220,7 @@ async def test_a_job_that_its_limit_key_holds_back_names_the_key(
         emissions = [provider.emit(event, tenant) for tenant in ("acme & co", "acme & co", "acme & co")]
         for emission in emissions:
             await emission.enqueued()
-        await asyncio.wait_for(began.wait(), 60)
+        await asyncio.wait_for(began.wait(), 240)
         reason = await provider.inspector.why(emissions[1].job_id)
         while reason.key == "":  # the claim that meets the key again lets it rest
             reason = await provider.inspector.why(emissions[1].job_id)

@@ -314,7 +314,7 @@ async def test_who_awaits_a_flow_leaves_nothing_and_the_flow_goes_on(
     async with serving, asking, serving.worker():
         flow = await flows.execute(approved, None)
         await until(lambda: is_waiting(flow), "it waits")
-        other = asyncio.create_task(flows.handle(flow.id, approved).result(60))
+        other = asyncio.create_task(flows.handle(flow.id, approved).result(240))
         await asyncio.sleep(0)
         tasks = kinds_of_tasks()
 
@@ -334,7 +334,7 @@ async def test_who_awaits_a_flow_leaves_nothing_and_the_flow_goes_on(
         else:
             await flow.signal(yes)
         assert await other == "approved"
-        assert await flow.result(60) == "approved"
+        assert await flow.result(240) == "approved"
 
 
 @every_kind
@@ -352,7 +352,7 @@ async def test_a_call_about_a_flow_that_is_cut_off_anywhere_leaves_nothing_and_m
         if call == "retry":
             await flow.cancel()
             with pytest.raises(FlowCancelled):
-                await flow.result(60)
+                await flow.result(240)
         tasks = kinds_of_tasks()
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
             "cancel": flow.cancel,
@@ -374,11 +374,11 @@ async def test_a_call_about_a_flow_that_is_cut_off_anywhere_leaves_nothing_and_m
             await calls[call]()
         if call == "cancel":
             with pytest.raises(FlowCancelled):
-                await flow.result(60)
+                await flow.result(240)
         else:
             if call != "signal":
                 await flow.signal(yes)
-            assert await flow.result(60) == "approved"
+            assert await flow.result(240) == "approved"
             assert (await flow.report()).run == (2 if call == "retry" else 1)
 
 

@@ -246,7 +246,7 @@ async def test_a_job_that_runs_is_told_of_a_signal(provider: EventProvider) -> N
         return complete("+".join(found))
 
     mine.answers["t"] = hears
-    async with provider, provider.worker(), asyncio.timeout(60):
+    async with provider, provider.worker(), asyncio.timeout(240):
         emission = mine.jobs.add(Tree("t", "mine", "x"), Reading())
         await listens.wait()
         await mine.jobs.signal("t", "n", "1")

@@ -197,7 +197,7 @@ async def test_a_point_in_time_may_be_given_also_one_that_is_over(
     provider.on("ask")(lambda n: n)
     async with provider.worker():
         due = datetime.now(UTC) + when
-        assert await provider.emit("ask", 1, at=due, reply_timeout=2) == 1
+        assert await provider.emit("ask", 1, at=due, reply_timeout=240) == 1
         assert datetime.now(UTC) >= due
 
 

@@ -51,7 +51,7 @@ async def test_threads_emit_and_wait(make_provider: MakeProvider) -> None:
         emission = provider.sync.emit("half", 2 * n)
         emission.enqueued()
         assert emission.correlation_id == emission.job_id
-        result = emission.result(60)
+        result = emission.result(240)
         assert emission.done()
         assert provider.sync.result(emission.job_id) == result
         return result
@@ -69,7 +69,7 @@ async def test_errors_reach_the_thread(make_provider: MakeProvider) -> None:
 
     def work() -> None:
         with pytest.raises(HandlerError, match="ValueError: 3"):
-            provider.sync.emit("half", 3).result(60)
+            provider.sync.emit("half", 3).result(240)
         wrong: Any = "x"
         with pytest.raises(PayloadError):
             provider.sync.emit(typed, wrong)
@@ -96,7 +96,7 @@ async def test_a_wait_that_was_too_short_may_be_tried_again_and_leaves_nothing(
         with pytest.raises(TimeoutError):
             emission.result(0.02)
         loop.call_soon_threadsafe(go.set)
-        return emission.result(60)
+        return emission.result(240)
 
     async with provider.worker():
         assert await asyncio.to_thread(work, asyncio.get_running_loop()) == 1
@@ -132,7 +132,7 @@ async def test_meta_of_the_thread_travels(make_provider: MakeProvider) -> None:
 
     def work() -> Any:
         with provider.context(tenant="a"):
-            return provider.sync.emit("ask").result(60)
+            return provider.sync.emit("ask").result(240)
 
     async with provider.worker():
         assert await asyncio.to_thread(work) == {"tenant": "a"}
@@ -156,13 +156,13 @@ async def test_without_an_event_loop_the_first_call_starts_one_in_a_thread(
 
     def work() -> int:
         try:
-            results = [provider.sync.emit("half", n).result(60) for n in (4, 6)]
+            results = [provider.sync.emit("half", n).result(240) for n in (4, 6)]
             assert "eventbus-sync" in {each.name for each in threading.enumerate()}
         finally:
             provider.sync.close()
             provider.sync.close()
         # It may be used again.
-        results.append(provider.sync.emit("half", 8).result(60))
+        results.append(provider.sync.emit("half", 8).result(240))
         provider.sync.close()
         return sum(results)
 
@@ -183,7 +183,7 @@ async def test_a_start_that_is_refused_in_its_thread_may_be_tried_again(
             patch.setattr(Store, "start", refuse)
             with pytest.raises(StoreRefused, match="not today"):
                 provider.sync.emit("half", 2)
-        result = provider.sync.emit("half", 4).result(60)
+        result = provider.sync.emit("half", 4).result(240)
         provider.sync.close()
         return result
 
@@ -266,12 +266,12 @@ async def test_after_the_stop_threads_hear_so_and_start_nothing(make_provider: M
         async with provider.worker():
             works = [loop.run_in_executor(threads, work) for _ in range(8)]
             await asyncio.to_thread(started.wait)
-        heard = await asyncio.wait_for(asyncio.gather(*works), 60)
+        heard = await asyncio.wait_for(asyncio.gather(*works), 240)
     assert heard == [["ProviderStopped"] * 6] * 8
     assert "eventbus-sync" not in {each.name for each in threading.enumerate()}
     assert provider._life.loop is None
     async with provider.worker():  # and where it was is free again
-        assert await asyncio.to_thread(lambda: provider.sync.emit("half", 4).result(60)) == 2
+        assert await asyncio.to_thread(lambda: provider.sync.emit("half", 4).result(240)) == 2
 
 
 async def test_a_thread_that_comes_before_the_start_has_ended_starts_nothing(
@@ -309,7 +309,7 @@ async def test_an_event_loop_is_told_that_the_sync_side_has_the_provider(make_pr
             provider.emit("half", 2)
 
     def work() -> None:
-        assert provider.sync.emit("half", 4).result(60) == 2
+        assert provider.sync.emit("half", 4).result(240) == 2
         asyncio.run(use())
         provider.sync.close()
         asyncio.run(_emit_once(provider))
@@ -367,7 +367,7 @@ from eventbus import EventProvider
 provider = EventProvider(sys.argv[1], prefix=sys.argv[2])
 emission = provider.sync.emit("half", 8)
 emission.enqueued()
-print(emission.result(10) if sys.argv[3] == "wait" else "sent")
+print(emission.result(240) if sys.argv[3] == "wait" else "sent")
 """
 
 

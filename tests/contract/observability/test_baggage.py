@@ -70,7 +70,7 @@ async def test_it_reaches_every_handler_of_a_chain(
     @provider.on("b")
     def b(_: Any, ctx: SyncContext) -> None:
         seen["b"] = dict(baggage.get_all())
-        seen["process"] = ctx.emit("around", 1).result(10)["baggage"]
+        seen["process"] = ctx.emit("around", 1).result(240)["baggage"]
 
     @provider.on("c")
     async def c(_: Any) -> None:

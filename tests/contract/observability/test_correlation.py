@@ -41,7 +41,7 @@ class Chain:
 
     def _bill(self, _: Any, ctx: SyncContext) -> None:
         self.seen["placed@billing"] = ctx.correlation_id
-        ctx.emit("billed").result(10)
+        ctx.emit("billed").result(240)
 
     async def _hear(self, _: Any, ctx: EventContext) -> None:
         self.seen[ctx.event] = ctx.correlation_id

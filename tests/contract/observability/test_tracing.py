@@ -71,7 +71,7 @@ async def test_a_chain_is_one_trace_each_span_the_child_of_what_caused_it(
 
     @provider.on("b")
     def b(_: Any, ctx: SyncContext) -> int:
-        return ctx.emit("c").result(5)
+        return ctx.emit("c").result(240)
 
     @provider.on("c")
     async def c(_: Any) -> int:

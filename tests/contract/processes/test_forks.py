@@ -91,15 +91,15 @@ def child():
         return [each async for each in use()]
     heard = [told(lambda: later.result(5)), told(later.enqueued), told(later.cancel), told(open_one.result)]
     heard += asyncio.run(collect())
-    heard += [provider.sync.emit("half", n).result(10) for n in (2, 4)]
+    heard += [provider.sync.emit("half", n).result(240) for n in (2, 4)]
     heard += [provider.sync.result(open_one.job_id)]
-    grandchild = fork(lambda: provider.sync.emit("half", 6).result(10))
+    grandchild = fork(lambda: provider.sync.emit("half", 6).result(240))
     return [*heard, *grandchild]
 
 print(fork(child))
 print(has_kept(before))
 provider.sync.emit("go", 0)
-print(later.result(10), open_one.result(10), provider.sync.emit("half", 12).result(10))
+print(later.result(240), open_one.result(240), provider.sync.emit("half", 12).result(240))
 print(has_kept(before))
 """
 )
@@ -132,7 +132,7 @@ async def work():
             if case == "loop":
                 return asyncio.run(use())
             progress = told(lambda: provider._life._sync.note_progress("0-a-1", "t", "1"))
-            return [provider.sync.emit("half", 4).result(10), progress]
+            return [provider.sync.emit("half", 4).result(240), progress]
 
         print(fork(child) if case == "inside" else await asyncio.to_thread(fork, child))
         print(has_kept(before))
@@ -180,7 +180,7 @@ while not provider.sync._thread._lock.locked():
 
 def child():
     try:
-        provider.sync.emit("half", 2, reply_timeout=0.2).result(20)
+        provider.sync.emit("half", 2, reply_timeout=0.2).result(240)
     except Exception as error:
         return type(error).__name__
 
@@ -200,7 +200,7 @@ def emit_and_end():
 
 if __name__ == "__main__":
     if case == "fork":
-        provider.sync.emit("half", 2).result(10)
+        provider.sync.emit("half", 2).result(240)
     process = multiprocessing.get_context(case).Process(target=emit_and_end)
     process.start()
     process.join()

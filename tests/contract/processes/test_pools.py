@@ -116,7 +116,7 @@ async def test_a_thread_that_outlives_its_job_keeps_its_place(
 ) -> None:
     provider = make_provider(reply_timeout=240, retry=1)
     provider.pool("narrow", threads=1)
-    provider.on("held", pool="narrow", timeout=0.2)(gate.hold)
+    provider.on("held", pool="narrow", timeout=2)(gate.hold)
     provider.on("free")(echo)
     async with provider, provider.worker():
         with pytest.raises(Exception, match="timed out"):
@@ -335,7 +335,7 @@ async def test_a_drained_worker_has_no_job_that_waits_for_the_place_of_a_thread(
 ) -> None:
     provider = make_provider(reply_timeout=240, retry=1)
     provider.pool("narrow", threads=1)
-    provider.on("held", pool="narrow", timeout=0.2)(gate.hold)
+    provider.on("held", pool="narrow", timeout=2)(gate.hold)
     async with provider, provider.worker() as worker:
         jobs = [provider.emit("held", number) for number in range(3)]
         drained = asyncio.create_task(worker.wait_drained(provider.flush))
@@ -351,8 +351,8 @@ async def test_a_drained_worker_has_no_job_that_waits_for_the_place_of_a_thread(
 async def test_a_worker_is_drained_although_a_thread_runs_on(make_provider: MakeProvider, gate: Gate) -> None:
     provider = make_provider(reply_timeout=240, retry=1)
     provider.pool("narrow", threads=1)
-    provider.on("held", pool="narrow", timeout=0.2)(gate.hold)
+    provider.on("held", pool="narrow", timeout=2)(gate.hold)
     async with provider, provider.worker() as worker:
         with pytest.raises(Exception, match="timed out"):
             await provider.emit("held", 1)
-        await asyncio.wait_for(worker.wait_drained(provider.flush), 60)
+        await asyncio.wait_for(worker.wait_drained(provider.flush), 240)

@@ -88,12 +88,12 @@ async def test_each_firing_has_the_meta_and_the_correlation_id_around_the_add(
                 immediately=True,
             )
         meta = {"tenant": "acme", "user": "bob"}
-        _check(await asyncio.wait_for(seen.get(), 30), "s", meta, "chain-1")
+        _check(await asyncio.wait_for(seen.get(), 240), "s", meta, "chain-1")
         await added.trigger()
-        _check(await asyncio.wait_for(seen.get(), 30), "s", meta, "chain-1")
+        _check(await asyncio.wait_for(seen.get(), 240), "s", meta, "chain-1")
         [slot] = await added.next(1)
         await added.backfill(slot, slot)
-        _check(await asyncio.wait_for(seen.get(), 30), "s", meta, "chain-1")
+        _check(await asyncio.wait_for(seen.get(), 240), "s", meta, "chain-1")
 
 
 async def test_a_declared_schedule_has_its_meta_and_what_was_around_its_declaration(
@@ -104,7 +104,7 @@ async def test_a_declared_schedule_has_its_meta_and_what_was_around_its_declarat
     with provider.context(correlation_id="release-7", team="ops"):
         provider.schedules.every("1 hour", _TICK, id="s", payload=1, meta={"a": 1}, immediately=True)
     async with provider, provider.worker():
-        _check(await asyncio.wait_for(seen.get(), 30), "s", {"team": "ops", "a": 1}, "release-7")
+        _check(await asyncio.wait_for(seen.get(), 240), "s", {"team": "ops", "a": 1}, "release-7")
 
 
 @pytest.mark.parametrize("kind", ["graph", "function"])
@@ -115,11 +115,11 @@ async def test_flows_of_schedules_have_them_too(make_provider: MakeProvider, kin
     with provider.context(correlation_id="declared"):
         flows.schedules.every("1 hour", workflow, id="d", input=1, meta={"n": 1}, immediately=True)
     async with provider, provider.worker():
-        _check(await asyncio.wait_for(_Told.queue.get(), 30), "d", {"n": 1}, "declared")
+        _check(await asyncio.wait_for(_Told.queue.get(), 240), "d", {"n": 1}, "declared")
         with provider.context(correlation_id="added", tenant="acme"):
             added = await flows.schedules.add(workflow, id="a", every="1 hour", input=1)
         flow = await added.trigger()
-        _check(await asyncio.wait_for(_Told.queue.get(), 30), "a", {"tenant": "acme"}, "added")
+        _check(await asyncio.wait_for(_Told.queue.get(), 240), "a", {"tenant": "acme"}, "added")
         assert (await flows.handle(flow, workflow).result(timeout=240)) is not False
 
 
@@ -134,7 +134,7 @@ async def test_the_job_of_a_schedule_belongs_to_the_trace_that_made_it(
         with sdk.get_tracer("test").start_as_current_span("request") as span:
             added = await provider.schedules.add(_TICK, id="s", every="1 hour", payload=1)
         await added.trigger()
-        (_, _, trace) = await asyncio.wait_for(seen.get(), 30)
+        (_, _, trace) = await asyncio.wait_for(seen.get(), 240)
         assert trace.split("-")[1] == f"{span.get_span_context().trace_id:032x}"
 
 

@@ -67,7 +67,7 @@ async def test_a_schedule_added_at_run_time_fires_though_its_adder_has_no_worker
     got = _collect(server)
     async with client, server, server.worker():
         schedule = await client.schedules.add("tick", id="rt", every="0.2s", payload=1)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             assert (await got.get())[0] == 1
             await schedule.pause("audit")
             report = await schedule.report()

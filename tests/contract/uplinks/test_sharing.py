@@ -191,7 +191,7 @@ async def test_providers_of_threads_share_nothing_with_those_of_the_loop(
     here, there = make_provider(), make_provider()
     here.on("ask")(lambda n: n)
     async with here.worker():
-        assert await asyncio.to_thread(lambda: there.sync.emit("ask", 3).result(60)) == 3
+        assert await asyncio.to_thread(lambda: there.sync.emit("ask", 3).result(240)) == 3
         assert uplink(here) is not uplink(there)
         assert len(streams()) == 2
         await asyncio.to_thread(there.sync.close)

@@ -56,7 +56,7 @@ async def test_ctrl_c_ends_a_program_in_order_and_a_second_one_soon(
             await asyncio.sleep(0.3)  # the stop has begun, and waits for the handler
             assert program.returncode is None
             program.send_signal(signal.SIGINT)
-        _, errors = await asyncio.wait_for(program.communicate(), 60)
+        _, errors = await asyncio.wait_for(program.communicate(), 240)
         assert errors.rstrip().endswith(b"KeyboardInterrupt")
         page = await provider.inspector.job(emission.job_id)
         assert page.state == ("waiting" if times == 1 else "active"), "given back, or left to its lease"

@@ -372,6 +372,6 @@ async def test_a_handler_that_awaits_many_jobs_that_run_here_may_finish(make: Ma
     async with emitter, provider:
         async with provider.worker():
             emission = emitter.emit("outer", 30)
-            await asyncio.wait_for(began.wait(), 60)
+            await asyncio.wait_for(began.wait(), 240)
         assert await emission == 30
     assert len(running) == 30

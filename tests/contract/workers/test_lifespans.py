@@ -90,7 +90,7 @@ async def test_they_nest_in_order_around_all_jobs_and_only_workers_enter_them(
         emission = provider.emit("ask")
         for _ in range(2):
             async with provider.worker():
-                await asyncio.wait_for(started.wait(), 60)
+                await asyncio.wait_for(started.wait(), 240)
     await asyncio.sleep(0)
     life = ["outer in", "inner in", "handled", "inner out", "outer out"]
     assert told == life + [each for each in life if each != "handled"]
@@ -305,7 +305,7 @@ async def test_a_stop_while_one_is_entered_has_an_end_as_any_other(make_provider
     provider = make_provider(grace=0.1)
     entering = Entering(provider, 600)
     starting = await _start(provider, entering)
-    await asyncio.wait_for(provider.stop(), 60)
+    await asyncio.wait_for(provider.stop(), 240)
     with pytest.raises((ProviderStopped, TimeoutError)):
         await starting
     assert not entering.is_left

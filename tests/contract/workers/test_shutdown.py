@@ -149,7 +149,7 @@ async def test_a_stop_ends_a_worker_that_cannot_start(
         asyncio.create_task(provider.subscribe("more", lambda n: n)),
     ]
     await until(lambda: provider._life.worker is not None, "the worker is starting")
-    await asyncio.wait_for(provider.stop(), 60)
+    await asyncio.wait_for(provider.stop(), 240)
     for each in started:
         with pytest.raises(ProviderStopped):
             await each
@@ -172,7 +172,7 @@ async def test_a_start_of_a_worker_that_is_cancelled_leaves_nothing_also_without
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(starting, 240)
-    await asyncio.wait_for(provider.stop(), 60)
+    await asyncio.wait_for(provider.stop(), 240)
 
 
 async def test_a_subscription_that_waits_for_the_server_ends_with_the_stop(
@@ -184,7 +184,7 @@ async def test_a_subscription_that_waits_for_the_server_ends_with_the_stop(
         virtual.take_server_away()
         more = asyncio.create_task(provider.subscribe("two", lambda n: n))
         await until(lambda: "event.two" in (provider._life.worker or _none()).queues, "it is being added")
-        await asyncio.wait_for(provider.stop(), 60)
+        await asyncio.wait_for(provider.stop(), 240)
         with pytest.raises(ProviderStopped):
             await more
 
@@ -296,7 +296,7 @@ async def test_a_stop_that_is_told_twice_and_at_once_waits_for_no_grace(make_pro
         stops = [asyncio.create_task(provider.stop()) for _ in range(2)]
         await asyncio.sleep(0)
         worker.request_stop(at_once=True)
-        await asyncio.wait_for(asyncio.gather(*stops, worker.stop(at_once=True)), 60)
+        await asyncio.wait_for(asyncio.gather(*stops, worker.stop(at_once=True)), 240)
 
 
 async def test_starts_and_stops_of_workers_in_any_order_end_stopped(make_provider: MakeProvider) -> None:

@@ -176,7 +176,7 @@ async def test_who_takes_nothing_is_cut_off_and_frees_the_place(
         "type": "http", "method": "GET", "path": "/api/v1/stream", "query_string": b"", "scheme": "http",
         "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1), "server": ("localhost", 80),
     }  # fmt: skip
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         await app(scope, receive, send)
     assert sent == ["http.response.start", "http.response.body"]
     assert not app._desk.places._taken

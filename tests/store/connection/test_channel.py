@@ -104,11 +104,11 @@ async def test_after_a_loss_the_next_call_connects_again() -> None:
 
 async def test_a_server_that_falls_silent_is_given_up() -> None:
     async with FakeServer(_silent) as server:
-        channel = _channel(server.url, answer_timeout=0.5)
+        channel = _channel(server.url, answer_timeout=2)
         errors = await asyncio.gather(
             channel.call("GET", "a"), channel.call("GET", "b"), return_exceptions=True
         )
-        assert ["no answer for 0.5 s" in str(each) for each in errors] == [True, True]
+        assert ["no answer for 2 s" in str(each) for each in errors] == [True, True]
         assert [isinstance(each, StoreUnavailable) and each.sent for each in errors] == [True, True]
         assert await channel.call("ECHO", "again") == "again"
         assert server.connections == 2
@@ -117,10 +117,10 @@ async def test_a_server_that_falls_silent_is_given_up() -> None:
 
 async def test_a_silent_connection_that_owes_nothing_is_kept() -> None:
     async with FakeServer(_silent) as server:
-        channel = _channel(server.url, answer_timeout=0.3)
+        channel = _channel(server.url, answer_timeout=2)
         await channel.call("ECHO", "a")
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.Event().wait(), 0.7)
+            await asyncio.wait_for(asyncio.Event().wait(), 3)
         assert channel.is_connected
         await channel.call("ECHO", "b")
         assert server.connections == 1
@@ -251,12 +251,12 @@ def test_an_answer_that_came_while_the_loop_was_blocked_is_read_before_the_conne
     loops: Any = pytest.importorskip(name, reason="an extra")
 
     async def ask() -> str:
-        channel = _channel(server_url, answer_timeout=0.5)
+        channel = _channel(server_url, answer_timeout=2)
         try:
             await channel.call("PING")
             answer = asyncio.ensure_future(channel.call("ECHO", "x"))
             await asyncio.sleep(0)
-            time.sleep(1.5)  # noqa: ASYNC251  (the fault itself)
+            time.sleep(5)  # noqa: ASYNC251  (the fault itself)
             return await answer
         finally:
             await channel.aclose()

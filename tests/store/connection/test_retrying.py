@@ -130,7 +130,7 @@ async def test_a_lost_connection_is_opened_again_and_the_call_repeated() -> None
 
 async def test_a_silent_server_is_given_up_and_the_call_repeated() -> None:
     async with FakeServer(_in_turn(None, OK)) as server:
-        caller, channel = _caller(server.url, answer_timeout=0.5)
+        caller, channel = _caller(server.url, answer_timeout=2)
         assert await caller.command("SET", "a", "1") == "OK"
         assert server.connections == 2
         await channel.aclose()
@@ -280,7 +280,7 @@ async def test_a_started_call_that_meets_trouble_is_repeated_as_any_other(
     fault: bytes | None, received: list[str], connections: int
 ) -> None:
     async with FakeServer(_in_turn(OK, fault, OK)) as server:
-        caller, channel = _caller(server.url, answer_timeout=0.5)
+        caller, channel = _caller(server.url, answer_timeout=2)
         await caller.command("PING")
         assert await _start(caller) == ("read", "OK")
         assert [each[0] for each in server.received[1:]] == received

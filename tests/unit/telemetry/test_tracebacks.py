@@ -34,7 +34,7 @@ def _raised_by(work: Callable[[], Awaitable[Any]]) -> BaseException:
 
     async def run() -> BaseException:
         try:
-            await asyncio.wait_for(work(), 60)
+            await asyncio.wait_for(work(), 240)
         except BaseException as error:  # noqa: BLE001
             return error
         raise AssertionError

@@ -77,7 +77,7 @@ async def test_a_report_has_input_output_and_state_without_what_is_sensitive(
     flows.register(definition)
     async with provider, provider.worker():
         flow = await flows.execute(definition, Order("input", CARD))
-        assert (await flow.result(30)).card == CARD
+        assert (await flow.result(240)).card == CARD
         for report in (await flows.report(flow.id), (await flows.tree(flow.id)).report):
             told = report.own_state if report.machine is None else report.machine.state
             found = [report.input, told, report.output]
@@ -104,7 +104,7 @@ async def test_long_values_of_nested_flows_are_left_out_of_the_tree_and_stand_in
     flows.register(outer)
     async with provider, provider.worker():
         flow = await flows.execute(outer, long)
-        assert await flow.result(30) == "short"
+        assert await flow.result(240) == "short"
         tree = await flows.tree(flow.id)
         assert (tree.report.input, tree.report.output) == (long, "short")
         ((nested,),) = tree.nested.values()

@@ -74,7 +74,7 @@ async def test_a_wrong_name_is_refused_with_the_close_one_also_where_nobody_know
         assert await first.jobs.inbox(flow.id) == []
         assert (await flows.report(flow.id)).kept_signals == {}
         await strange.signal(flow.id, "verdict", True)
-        assert await flow.result(60) is True
+        assert await flow.result(240) is True
 
 
 async def test_what_an_older_worker_has_told_of_a_version_refuses_nothing(
@@ -110,7 +110,7 @@ async def test_a_signal_that_nobody_waits_for_is_shown_until_the_end_and_behind_
             await _waits(flows, flow.id, until)
             assert (await flows.tree(flow.id)).report.kept_signals == {"verdikt": 2}
             await flow.signal("verdict", True)
-            assert await flow.result(60) is True
+            assert await flow.result(240) is True
         assert (await flow.report()).kept_signals == {"verdikt": 2}
 
 
@@ -125,7 +125,7 @@ async def test_one_that_is_awaited_is_not_shown_as_kept(make_provider: MakeProvi
         await flow.signal("verdict", True)
         assert (await flow.report()).kept_signals == {}, "a worker only has to come"
         async with provider.worker():
-            assert await flow.result(60) is True
+            assert await flow.result(240) is True
 
 
 async def test_news_of_a_step_of_an_earlier_run_begins_no_wait(
@@ -158,4 +158,4 @@ async def test_news_of_a_step_of_an_earlier_run_begins_no_wait(
         gate.set()
         await _waits(flows, flow.id, until)
         await flow.signal(VERDICT, True)
-        assert await flow.result(60) is True
+        assert await flow.result(240) is True

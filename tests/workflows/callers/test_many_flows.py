@@ -72,7 +72,7 @@ async def _end(flows: WorkflowProvider, workflow: Any, *inputs: str) -> list[Flo
     made = [await flows.execute(workflow, text) for text in inputs]
     for flow in made:
         with pytest.raises(FlowError):
-            await flow.result(30)
+            await flow.result(240)
     return made
 
 
@@ -109,11 +109,11 @@ async def test_failed_flows_are_counted_and_retried_by_workflow_and_error(
         assert (done.count, done.refused, done.cursor) == (2, 0, "")
         assert sorted(done.samples) == sorted([of_code[0].id, of_code[2].id])
         for flow in (of_code[0], of_code[2]):
-            assert await flows.handle(flow.id, code).result(30) == "a"
+            assert await flows.handle(flow.id, code).result(240) == "a"
         assert (await flows.status(of_code[1].id)).state == "failed"
         assert (await flows.retry_all(expected=3)).count == 3
         for flow in of_steps:
-            await flows.handle(flow.id, steps).result(30)
+            await flows.handle(flow.id, steps).result(240)
 
 
 async def test_it_goes_on_behind_the_cursor_and_retries_none_that_failed_again(
@@ -191,7 +191,7 @@ async def test_machines_that_stand_with_an_error_go_on(make_provider: MakeProvid
         _broken.clear()
         done = await flows.retry_all(state="waiting")
         assert (done.count, done.samples) == (1, [stands.id])
-        assert await stands.result(30) == "a"
+        assert await stands.result(240) == "a"
 
 
 async def _is(flows: WorkflowProvider, flow_id: str, state: str) -> bool:

@@ -201,7 +201,7 @@ async def _states(flow: FlowHandle[Any]) -> dict[str, str]:
 
 
 async def _wait_state(flow: FlowHandle[Any], step: str, state: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while (await _states(flow)).get(step) != state:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

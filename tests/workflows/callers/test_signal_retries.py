@@ -120,12 +120,12 @@ async def test_each_signal_counts_once_in_each_run_that_has_not_kept_it(
         shop.gate.set()
         expected = [known[f"own id {number}"] for number in range(waits)]
         if shop.broken is None:
-            assert await flow.result(60) == expected
+            assert await flow.result(240) == expected
             if is_last:
                 break
         else:
             with pytest.raises(FlowError, match=f"step {shop.broken} is broken"):
-                await flow.result(60)
+                await flow.result(240)
         shop.gate.clear()
         resume = None if shop.broken is None else dice.choice([True, False])
         flow = await flows.retry(flow.id, resume=resume)
@@ -156,14 +156,14 @@ async def test_a_retry_that_keeps_all_steps_ends_without_another_signal(
     flows = await _open(make_provider(), stack, graph)
     flow = await flows.execute(graph, None)
     await flow.signal(GO, "only once", signal_id="own")
-    await asyncio.wait_for(hook_runs.wait(), 60)
+    await asyncio.wait_for(hook_runs.wait(), 240)
     if ends == "is cancelled":
         await flow.cancel()
     with pytest.raises(FlowError, match="cancelled" if ends == "is cancelled" else "hook is broken"):
-        await flow.result(60)
+        await flow.result(240)
     is_broken = False
     flow = await flows.retry(flow.id)
-    assert await flow.result(60) == ["only once"]
+    assert await flow.result(240) == ["only once"]
 
 
 async def test_a_function_that_waits_again_is_sent_the_same_signal(
@@ -195,13 +195,13 @@ async def test_a_function_that_waits_again_is_sent_the_same_signal(
     await flow.signal(GO, "first", signal_id="one")
     await flow.signal(GO, "because of the error", signal_id="two")
     with pytest.raises(FlowError, match="broken"):
-        await flow.result(60)
+        await flow.result(240)
     is_broken = False
     flow = await flows.retry(flow.id)
     await flow.signal(GO, "again", signal_id="one")
     await flow.signal(GO, "in the new run", signal_id="two")
     await flow.signal(GO, "too late", signal_id="two")
-    assert await flow.result(60) == ["first", "mended", "in the new run"]
+    assert await flow.result(240) == ["first", "mended", "in the new run"]
 
 
 @pytest.mark.parametrize("shape", ["function", "local", "spread"])
@@ -223,11 +223,11 @@ async def test_a_signal_that_did_not_fit_may_be_sent_with_its_id_after_a_retry(
     await flow.signal(GO, "not heard", signal_id="own")
     await flow.cancel()
     with pytest.raises(Exception, match="cancelled"):
-        await flow.result(60)
+        await flow.result(240)
     flow = await flows.retry(flow.id)
     await flow.signal(GO, "fits", signal_id="own")
     await flow.signal(GO, "again", signal_id="own")
-    assert await flow.result(60) == ["fits"]
+    assert await flow.result(240) == ["fits"]
 
 
 @dataclass
@@ -282,7 +282,7 @@ async def test_a_place_that_waits_again_takes_the_same_trigger_and_no_move_is_ma
     await until(is_sent, "it failed again")
     await flow.cancel()
     with pytest.raises(Exception, match="cancelled"):
-        await flow.result(60)
+        await flow.result(240)
     Stands.is_broken = False
     flow = await flows.retry(flow.id, resume=resume)
 
@@ -296,7 +296,7 @@ async def test_a_place_that_waits_again_takes_the_same_trigger_and_no_move_is_ma
         await flow.trigger("first", "new one", trigger_id="1")
     await until(lambda: accepts("last"), "it moved")
     await flow.trigger("last", "new two", trigger_id="2")
-    assert await flow.result(60) == ["one" if resume else "new one", "new two"]
+    assert await flow.result(240) == ["one" if resume else "new one", "new two"]
 
 
 @dataclass
@@ -369,7 +369,7 @@ class Circle:
         """End the flow, and retry it."""
         await self.flow.cancel()
         with pytest.raises(FlowError, match="cancelled"):
-            await self.flow.result(60)
+            await self.flow.result(240)
         Circles.is_broken = False
         self.flow = await self._flows.retry(self.flow.id)
         run = (await self.flow.report()).run
@@ -410,14 +410,14 @@ async def test_every_trigger_that_failed_at_a_place_may_be_sent_once_more(
         await circle.send(name, '"failed"', trigger, entry="failed")
     await circle.run_again()
     await circle.flow.trigger("one", "again", trigger_id="1")
-    assert await circle.flow.result(60) == ("again", 0)
+    assert await circle.flow.result(240) == ("again", 0)
 
 
 async def test_the_only_trigger_of_a_flow_may_be_sent_once_more_if_it_did_not_fit(circle: Circle) -> None:
     await circle.send("one", "1", "own", entry="refused")
     await circle.run_again()
     await circle.flow.trigger("one", "fits", trigger_id="own")
-    assert await circle.flow.result(60) == ("fits", 0)
+    assert await circle.flow.result(240) == ("fits", 0)
 
 
 async def test_a_trigger_that_did_not_fit_is_forgotten_though_the_journal_has_lost_the_beginning_of_its_run(
@@ -430,7 +430,7 @@ async def test_a_trigger_that_did_not_fit_is_forgotten_though_the_journal_has_lo
     await circle.send("one", "1", "own", entry="refused")
     await circle.run_again()
     await circle.flow.trigger("one", "fits", trigger_id="own")
-    assert await circle.flow.result(60) == ("fits", 150)
+    assert await circle.flow.result(240) == ("fits", 150)
 
 
 async def test_a_trigger_that_failed_and_then_moved_the_machine_moves_it_once(circle: Circle) -> None:
@@ -442,4 +442,4 @@ async def test_a_trigger_that_failed_and_then_moved_the_machine_moves_it_once(ci
     await circle.run_again()
     await circle.flow.trigger("begin", 5, trigger_id="own")
     await circle.flow.trigger("one", "ends", trigger_id="another")
-    assert await circle.flow.result(60) == ("ends", 3)
+    assert await circle.flow.result(240) == ("ends", 3)

@@ -125,7 +125,7 @@ async def test_a_signal_by_its_name_arrives(make_provider: MakeProvider, kind: A
                 await flows.signal(flow.id, "go", {"a": [1]})
             else:
                 await (flow.trigger if is_machine else flow.signal)("go", {"a": [1]})
-            result = await flow.result(60)
+            result = await flow.result(240)
             assert (await flow.state() if is_machine else result) == (
                 {"got": {"a": [1]}} if is_machine else {"a": [1]}
             )
@@ -141,10 +141,10 @@ async def test_a_value_of_the_declared_type_or_its_json_may_be_sent_by_name(
         for payload in (when, when.isoformat()):
             flow = await flows.execute(takes_time, None)
             await flows.signal(flow.id, "when", payload)
-            assert await flow.result(60)
+            assert await flow.result(240)
         flow = await flows.execute(takes_time, None)
         await flow.signal("when", when)
-        assert await flow.result(60)
+        assert await flow.result(240)
         flow = await flows.execute(takes_time, None)
         with pytest.raises(PayloadError, match="signal 'when' failed its validation"):
             await flow.signal("when", when.isoformat())
@@ -163,7 +163,7 @@ async def test_a_signal_may_be_given_as_itself_to_the_flow_of_an_id(make_provide
             with pytest.raises(DefinitionError, match="declares no signal 'go'"):
                 await flows.signal(flow.id, GO, 7)
             await sender.signal(flow.id, WHEN, when)
-            assert await flow.result(60)
+            assert await flow.result(240)
             machine = await flows.execute(Takes, {})
             with pytest.raises(DefinitionError, match="takes triggers and no signals"):
                 await sender.signal(machine.id, GO, 7)

@@ -88,7 +88,7 @@ async def test_members_of_a_parallel_group_run_at_the_same_time(runner: Runner) 
 
     workflow.parallel(left, right)
     handle = await runner.start(workflow, None)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         await handle.result()
 
 
@@ -162,7 +162,7 @@ async def test_a_step_after_nothing_starts_at_once(runner: Runner) -> None:
         second_began.set()
 
     handle = await runner.start(workflow, None)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         await handle.result()
     assert (await handle.report()).order == ["second", "first"]
 

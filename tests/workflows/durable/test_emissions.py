@@ -248,7 +248,7 @@ async def test_emissions_in_flows_merge_with_those_of_their_key(
     async with provider, provider.worker():
         for number, wanted in sums:
             flow = await flows.execute(function if how == "function" else graph, number)
-            assert await flow.result(60) == wanted
+            assert await flow.result(240) == wanted
 
 
 @pytest.mark.parametrize(

@@ -154,8 +154,8 @@ async def test_a_flow_sleeps_until_a_signal_from_another_process_and_shows_its_s
     with pytest.raises(PayloadError, match="the payload of signal 'approval' failed its validation"):
         await handle.signal(approval, "yes")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await handle.signal(approval, Verdict(ok=True))
-    assert await flow.result(60) == "ship"
-    assert await (await flows.execute(order, 7, idempotency_key="o-1")).result(60) == "ship"
+    assert await flow.result(240) == "ship"
+    assert await (await flows.execute(order, 7, idempotency_key="o-1")).result(240) == "ship"
     assert await flow.state() == Progress(2)
     assert did == ["reserve", "charge", "ship"]
     assert await kinds(flows, flow) == [
@@ -179,7 +179,7 @@ async def test_a_declared_error_is_raised_as_itself_and_all_is_undone_newest_fir
     flow = await flows.execute(order, 7)
     await flow.signal(approval, Verdict(ok=False))
     with pytest.raises(Refused, match="not ok") as caught:
-        await flow.result(60)
+        await flow.result(240)
     cause = caught.value.__cause__
     assert isinstance(cause, StepError)
     assert (cause.step, cause.rollback) == ("__function__", "complete")
@@ -195,7 +195,7 @@ async def test_a_step_that_fails_stops_the_flow_and_a_broken_rollback_is_told(op
     flow = await flows.execute(order, 7)
     await flow.signal(approval, Verdict(ok=True))
     with pytest.raises(StepError) as caught:
-        await flow.result(60)
+        await flow.result(240)
     error = caught.value
     assert (error.step, error.rollback) == ("ship@4", "incomplete")
     assert [failed.step for failed in error.rollback_errors] == ["charge@2"]
@@ -210,17 +210,17 @@ async def test_a_retry_by_hand_keeps_what_is_recorded_and_was_not_undone(open_fl
     flow = await flows.execute(order, 7)
     await flow.signal(approval, Verdict(ok=True))
     with pytest.raises(StepError):
-        await flow.result(60)
+        await flow.result(240)
     broken.clear()
     did.clear()
     again = await flows.retry(flow.id, workflow=order)
-    assert await again.result(60) == "ship"
+    assert await again.result(240) == "ship"
     assert did == ["reserve", "charge", "ship"], "what was undone runs again; the approval counts"
     assert (await again.report()).run == 2
     did.clear()
     fresh = await flows.retry(flow.id, resume=False, workflow=order)
     await fresh.signal(approval, Verdict(ok=True))
-    assert await fresh.result(60) == "ship"
+    assert await fresh.result(240) == "ship"
     assert did == ["reserve", "charge", "ship"]
 
 
@@ -239,7 +239,7 @@ async def test_a_cancel_ends_a_flow_in_each_state_and_undoes_what_it_did(
         await until(lambda: "hold b" in did, "both run")
     assert await flow.cancel("enough")
     with pytest.raises(FlowCancelled, match="enough"):
-        await flow.result(60)
+        await flow.result(240)
     undone = [each for each in did if each.startswith(("refund", "release", "tell"))]
     wanted = {
         "before": [],
@@ -255,7 +255,7 @@ async def test_a_flow_past_its_timeout_is_undone(open_flows: OpenFlows) -> None:
     flows = await open_flows(order, lease=0.5)
     flow = await flows.execute(order, 7, timeout=0.2)
     with pytest.raises(FlowTimeout):
-        await flow.result(60)
+        await flow.result(240)
     assert did[-1] == "release reserve"
 
 
@@ -272,7 +272,7 @@ async def test_a_flow_whose_worker_stops_goes_on_in_another_and_repeats_only_wha
         assert did == ["reserve", "hold a", "hold b"]
     gate.set()
     other = await open_flows(held)
-    assert await other.handle(flow.id, held).result(60) == ["held a", "held b"]
+    assert await other.handle(flow.id, held).result(240) == ["held a", "held b"]
     assert sorted(did[3:]) == ["held a", "held b", "hold a", "hold b"]
 
 
@@ -304,7 +304,7 @@ async def test_a_flow_that_cannot_be_replayed_is_parked_and_goes_on_with_the_cod
         assert summary.error == report.error == "at 0: recorded step 'reserve', code has step 'ship'"
     assert did == ["reserve", "charge"], "nothing new began"
     right = await open_flows(order)
-    assert await right.handle(flow.id, order).result(60) == "ship"
+    assert await right.handle(flow.id, order).result(240) == "ship"
     assert did == ["reserve", "charge", "ship"]
 
 
@@ -322,7 +322,7 @@ async def test_a_signal_that_the_function_does_not_declare_is_refused_to_its_sen
     with pytest.raises(PayloadError):
         await flow.signal(Signal("approval", str), "yes")
     await flow.signal(approval, Verdict(ok=True))
-    assert await flow.result(60) is True
+    assert await flow.result(240) is True
 
 
 async def test_a_version_that_no_worker_knows_waits_for_one_that_does(open_flows: OpenFlows) -> None:
@@ -336,7 +336,7 @@ async def test_a_version_that_no_worker_knows_waits_for_one_that_does(open_flows
     await asyncio.sleep(0.05)
     assert did == []
     await open_flows(order, newer)
-    assert await flow.result(60) == "ship"
+    assert await flow.result(240) == "ship"
 
 
 async def test_one_name_is_a_workflow_or_a_durable_function(open_flows: OpenFlows) -> None:

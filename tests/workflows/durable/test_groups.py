@@ -49,9 +49,9 @@ async def _both(code: Code) -> tuple[RecordedFlow, Ending]:
     one.
     """
     flow = RecordedFlow(made(code))
-    first = await asyncio.wait_for(flow.activate(), 60)
+    first = await asyncio.wait_for(flow.activate(), 240)
     told = list(flow.told)
-    assert await asyncio.wait_for(flow.activate(), 60) == first
+    assert await asyncio.wait_for(flow.activate(), 240) == first
     assert flow.told == told, "a replay records nothing"
     return flow, first
 

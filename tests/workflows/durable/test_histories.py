@@ -134,7 +134,7 @@ async def test_what_ran_as_jobs_and_flows_is_replayed_and_changed_code_is_refuse
 ) -> None:
     flows = await open_flows(outer, inner, graph)  # type: ignore[arg-type]
     flow = await flows.execute(outer, 8)
-    assert await flow.result(30) == [[10, 20, 30], 2, 10, 60, -1, 7, 80]
+    assert await flow.result(240) == [[10, 20, 30], 2, 10, 60, -1, 7, 80]
     history = await _history(flows, flow.id)
     ran = list(did)
     await replay(outer, msgspec.json.encode(history))
@@ -158,11 +158,11 @@ async def test_a_flow_that_waits_for_its_children_or_failed_is_replayed(
     flows = await open_flows(outer, inner, graph)  # type: ignore[arg-type]
     waiting, failed = await flows.execute(outer, 0), await flows.execute(outer, -1)
     with pytest.raises(Odd) as caught:
-        await failed.result(30)
+        await failed.result(240)
     assert isinstance(caught.value.__cause__, StepError)
     await replay(outer, await _history(flows, failed.id))
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while all(entry.place != "9" for entry in (await _history(flows, waiting.id)).read()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     history = await _history(flows, waiting.id)

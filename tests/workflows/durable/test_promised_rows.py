@@ -88,7 +88,7 @@ async def test_a_flow_that_goes_on_counts_no_attempt(make_provider: MakeProvider
     flows.register(goes_on)
     async with provider, provider.worker():
         flow = await flows.execute(goes_on, 1)
-        assert await flow.result(30) == 3
+        assert await flow.result(240) == 3
         job, report = await provider.inspector.job(flow.id), await flow.report()
     assert (job.attempts, job.stalls, job.errors) == (0, 0, [])
     assert {step.attempts for step in report.steps.values()} == {0}
@@ -117,7 +117,7 @@ async def test_flows_without_steps_are_each_done_once_by_two_workers(make_provid
     one, two = providers
     async with one, two, one.worker(), two.worker():
         made = [await first_flows.execute(bare, number) for number in range(20)]
-        assert [await flow.result(30) for flow in made] == list(range(20))
+        assert [await flow.result(240) for flow in made] == list(range(20))
     assert done == Counter(range(20))
     assert len(by) == 2
 
@@ -158,6 +158,6 @@ async def test_a_step_of_a_pipeline_that_its_condition_skips_is_recorded_so(
     flows.register(skips)
     async with provider, provider.worker():
         flow = await flows.execute(skips, Given(1))
-        assert await flow.result(30) == {"has": False}
+        assert await flow.result(240) == {"has": False}
         report = await flow.report()
     assert (ran, report.steps["never"].state, report.steps["never"].result) == ([], "skipped", None)

@@ -127,7 +127,7 @@ async def test_a_flow_whose_input_does_not_fit_a_later_release_is_parked_and_not
     second.register(new)
     async with before, after, after.worker():
         flow = await first.execute(old, Old("ann"))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (await before.inspector.job(flow.id)).state != "parked":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         report = await flow.report()
@@ -161,7 +161,7 @@ async def _states(flow: FlowHandle[Any]) -> list[tuple[str, str]]:
 
 
 async def _wait_states(flow: FlowHandle[Any], states: list[tuple[str, str]]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while await _states(flow) != states:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -179,19 +179,19 @@ async def test_a_flow_that_ended_while_it_waited_waits_again_after_a_retry(
             await _wait_states(flow, [("owe@0", "completed"), ("go@1", "waiting")])
             await flow.cancel()
         with pytest.raises((StepError, FlowCancelled)):
-            await flow.result(60)
+            await flow.result(240)
         assert did == ["first", "undo first"]
         state = "failed" if how == "timeout" else "cancelled"
         assert await _states(flow) == [("owe@0", "completed"), ("go@1", state)]
         again = await flows.retry(flow.id, workflow=waits)
         if how == "timeout":  # the time of the new wait is its own: it passes once more
             with pytest.raises(StepError):
-                await again.result(60)
+                await again.result(240)
             assert did == ["first", "undo first"] * 2
             return
         await _wait_states(again, [("owe@0", "completed"), ("go@1", "waiting")])
         await again.signal(go, "yes")
-        assert await again.result(60) == ["first", "yes", "last"]
+        assert await again.result(240) == ["first", "yes", "last"]
         assert did == ["first", "undo first", "first", "last"]
         report = await again.report()
         assert (report.state, report.run) == ("completed", 2)
@@ -216,12 +216,12 @@ async def test_a_retry_counts_the_signal_that_a_wait_took_and_keeps_the_one_that
         await flow.signal(go, "one")
         await flow.signal(go, "two")
         with pytest.raises(StepError):
-            await flow.result(60)
+            await flow.result(240)
         with pytest.raises(SignalRefused):
             await flow.signal(go, "late")
         broken.clear()
         again = await flows.retry(flow.id, workflow=twice)
-        assert await again.result(60) == ["one", "two"]
+        assert await again.result(240) == ["one", "two"]
         assert did == ["pay", "pay"]
 
 

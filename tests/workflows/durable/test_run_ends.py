@@ -359,7 +359,7 @@ async def test_a_rollback_names_the_loser_that_ignored_its_cancellation(
         if is_inline:
             return await run_inline(whole_in_doubt, False)
         flows = await open_flows(whole_in_doubt, part_in_doubt)
-        return await (await flows.execute(whole_in_doubt, True)).result(30)
+        return await (await flows.execute(whole_in_doubt, True)).result(240)
 
     try:
         with pytest.raises(StepError) as caught:

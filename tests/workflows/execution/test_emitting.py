@@ -27,7 +27,7 @@ async def test_steps_emit_and_wait_also_in_threads(make_provider: MakeProvider, 
     @workflow.step()
     def plain(ctx: StepContext[Any]) -> list[int]:
         several = ctx.emit_many("double", [5, 6])
-        return [ctx.emit("double", 4).result(10), *(each.result(60) for each in several)]
+        return [ctx.emit("double", 4).result(10), *(each.result(240) for each in several)]
 
     @workflow.completed
     def both(ctx: StepContext[Any]) -> list[int]:

@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("spread", [False, True], ids=["local", "spread"])
 
 async def _wait_held(flows: WorkflowProvider, *queues: str) -> None:
     """Wait until an attempt of each of these steps waits for its resume."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         for queue in queues:
             while (await flows.provider.inspector.controls(queue))[0].waiting != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -67,7 +67,7 @@ async def test_two_steps_of_a_flow_wait_each_for_its_own_resume(
             await _wait_held(flows, "workflow.shop.steps/charge", "workflow.shop.steps/pack")
             assert did == ["reserve"]
             await flows.resume(shop, step="pack")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while did != ["reserve", "pack"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             await _wait_held(flows, "workflow.shop.steps/charge")
@@ -116,7 +116,7 @@ async def test_an_inner_step_of_a_sub_workflow_waits_and_the_flow_around_it_with
         async with flows.provider.worker():
             handle = await flows.execute(order, 1)
             await _wait_held(flows, "workflow.shop.steps/charge")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while "pack" not in did:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert sorted(did) == ["pack", "reserve"]

@@ -85,7 +85,7 @@ def make_flows(provider: EventProvider, checkout: Checkout) -> WorkflowProvider:
 
 async def _wait_held(flows: WorkflowProvider, count: int = 1, queue: str = QUEUE) -> None:
     """Wait until so many attempts wait for the resume of their step."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while (await flows.provider.inspector.controls(queue))[0].waiting != count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -123,7 +123,7 @@ async def test_no_attempt_begins_while_other_steps_go_on(
 
 
 async def _states(handle: FlowHandle[Any], *steps: str) -> list[str]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while True:
             report = await handle.report()
             states = [report.steps[step].state for step in steps]

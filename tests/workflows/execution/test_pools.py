@@ -262,7 +262,7 @@ async def test_a_thread_that_outlives_a_spread_step_keeps_its_place(make_provide
     flows = WorkflowProvider(provider)
     workflow = Workflow[int, Any]("outlived", spread=True, retry=Retry(attempts=1))
 
-    @workflow.step(pool="wait", timeout=0.3)
+    @workflow.step(pool="wait", timeout=2)
     def hold(ctx: StepContext[int]) -> int:
         begun.append(ctx.input)
         assert ctx.input or gate.wait(240)
@@ -274,7 +274,7 @@ async def test_a_thread_that_outlives_a_spread_step_keeps_its_place(make_provide
         try:
             with pytest.raises(StepError, match="timed out"):
                 await first.result()
-            await asyncio.sleep(0.5)  # longer than the timeout of the second
+            await asyncio.sleep(3)  # longer than the timeout of the second
             assert begun == [0]
         finally:
             gate.set()

@@ -160,7 +160,7 @@ async def test_flows_that_waited_for_a_paused_step_keep_to_the_limit_that_it_got
         return flows, workflow
 
     async def wait_held(count: int) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (await new.provider.inspector.controls(queue))[0].waiting != count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

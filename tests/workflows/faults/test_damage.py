@@ -74,7 +74,7 @@ async def test_a_flow_whose_keys_are_damaged_fails_with_what_was_found_and_is_un
         _spoil(admin, planted, f"{prefix}:*:{kind}:{whose}")
         line.gate.set()
         with pytest.raises(StepError) as caught:
-            await asyncio.wait_for(handle.result(), 60)
+            await asyncio.wait_for(handle.result(), 240)
     error = caught.value
     assert error.step == step
     assert isinstance(error.error, HandlerError)
@@ -96,6 +96,6 @@ async def test_a_flow_whose_list_of_members_is_damaged_is_incomplete_when_it_sto
         _spoil(admin, planted, f"{prefix}:*:members:*")
         assert await handle.cancel()
         with pytest.raises(FlowCancelled) as caught:
-            await asyncio.wait_for(handle.result(), 60)
+            await asyncio.wait_for(handle.result(), 240)
         line.gate.set()
     assert caught.value.rollback == "incomplete"

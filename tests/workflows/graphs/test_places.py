@@ -160,11 +160,11 @@ async def test_a_flow_is_drawn_where_it_stands_also_by_a_program_that_does_not_k
         assert own == told
         assert (told.version, len(told.edges), told.has_edges) == (Review.definition.version, 7, True)
         await flow.trigger(Review.approve, True)
-        assert await flow.result(60) == "published 5"
+        assert await flow.result(240) == "published 5"
         ended = {node.name: node.state for node in (await foreign.graph(flow.id)).nodes if node.state}
         assert ended == {END: "completed"}
         part = await flows.execute(Part, 1)
-        await part.result(60)
+        await part.result(240)
         assert [edge.label for edge in (await foreign.graph(part.id)).edges] == ["go"]
 
 

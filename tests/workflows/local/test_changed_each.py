@@ -63,13 +63,13 @@ async def test_a_flow_whose_record_does_not_fit_a_step_is_parked_until_a_worker_
     before = WorkflowProvider(make_provider())
     workflow = release(old)
     before.register(workflow)
-    async with before.provider, before.provider.worker(), asyncio.timeout(60):
+    async with before.provider, before.provider.worker(), asyncio.timeout(240):
         handle = await before.execute(workflow, None)
         while not (await handle.report()).steps["go"].started_ms:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     after = WorkflowProvider(make_provider())
     after.register(release(new))
-    async with after.provider, after.provider.worker(), asyncio.timeout(60):
+    async with after.provider, after.provider.worker(), asyncio.timeout(240):
         handle = after.handle(handle.id)
         await handle.signal(GO, 1)
         if not reason:
@@ -80,7 +80,7 @@ async def test_a_flow_whose_record_does_not_fit_a_step_is_parked_until_a_worker_
         assert found.error == f"not known here: {reason}"
     again = WorkflowProvider(make_provider())
     again.register(release(old))
-    async with again.provider, again.provider.worker(), asyncio.timeout(60):
+    async with again.provider, again.provider.worker(), asyncio.timeout(240):
         await again.handle(handle.id).result()
         assert len((await again.report(handle.id)).steps["told"].result) == (0 if old == "empty" else 2)
 
@@ -96,7 +96,7 @@ async def test_a_report_tells_which_item_failed_and_why(make_provider: MakeProvi
     workflow.each(over=lambda ctx: [1, 2, 3], at_once=1, name="first", spread=spread)(convert)
     flows = WorkflowProvider(make_provider())
     flows.register(workflow)
-    async with flows.provider, flows.provider.worker(), asyncio.timeout(60):
+    async with flows.provider, flows.provider.worker(), asyncio.timeout(240):
         handle = await flows.execute(workflow, None)
         with pytest.raises(StepError):
             await handle.result()

@@ -271,7 +271,7 @@ async def test_a_step_without_a_list_fails_the_one_that_runs_over_it_at_once(
     with pytest.raises(
         StepError, match=r"has no list: .* `over=lambda ctx: ctx.result\('find', default=\[\]\)`"
     ):
-        await asyncio.wait_for((await runner.start(graph, None)).result(), 60)
+        await asyncio.wait_for((await runner.start(graph, None)).result(), 240)
 
 
 async def test_a_skipped_step_has_no_items(runner: Runner) -> None:
@@ -312,7 +312,7 @@ async def test_a_cancel_in_the_middle_undoes_the_items_that_completed(runner: Ru
         return item
 
     handle = await runner.start(_graph(convert, log=log, at_once=1), [0, 1, 2, 3])
-    await asyncio.wait_for(reached.wait(), 60)
+    await asyncio.wait_for(reached.wait(), 240)
     report = await handle.report()
     assert (report.steps["convert"].state, report.steps["convert"].progress) == ("active", "2/4")
     assert await handle.cancel("enough")

@@ -97,7 +97,7 @@ async def _fall() -> None:
 
 
 async def _until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
 

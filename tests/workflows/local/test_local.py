@@ -31,7 +31,7 @@ async def _kinds(flows: WorkflowProvider, flow_id: str) -> list[str]:
 
 
 async def _wait_state(flows: WorkflowProvider, flow_id: str, state: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while (await flows.provider.inspector.job(flow_id)).state != state:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -186,7 +186,7 @@ async def test_a_flow_keeps_its_mode_whatever_later_releases_say(make_provider: 
     async with new.provider:
         async with old.provider, old.provider.worker():
             handle = await old.execute(made, None)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while did != ["first", "second"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
         async with new.provider.worker():

@@ -44,7 +44,7 @@ async def test_a_flow_that_waits_holds_no_place_and_its_journal_says_what_happen
     flows.register(workflow)
     async with flows.provider, flows.provider.worker() as worker:
         handle = await flows.execute(workflow, None)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             await _sleeps(handle, flows, worker)
             while (await handle.report()).steps["sleep"].state != "completed":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -83,7 +83,7 @@ async def test_a_condition_that_was_answered_is_not_asked_again_behind_a_wait(
     workflow.wait(GO)
     flows = WorkflowProvider(make_provider())
     flows.register(workflow)
-    async with flows.provider, asyncio.timeout(60):
+    async with flows.provider, asyncio.timeout(240):
         handle = await flows.execute(workflow, None)
         async with flows.provider.worker() as worker:
             while (await handle.report()).steps["go"].state != "waiting":  # noqa: ASYNC110
@@ -115,11 +115,11 @@ async def test_a_short_pause_does_not_end_the_wait_beside_it(make_provider: Make
     flows.register(workflow)
     async with flows.provider, flows.provider.worker():
         handle = await flows.execute(workflow, None)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (await handle.report()).steps["long"].state != "active":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await handle.signal(GO, 1)
-        await handle.result(60)
+        await handle.result(240)
 
 
 async def test_an_inline_wait_that_nothing_ends_is_refused() -> None:
@@ -138,7 +138,7 @@ async def test_inline_sleeps_use_the_sleep_of_the_caller() -> None:
     async def pass_time(seconds: float) -> None:
         slept.append(seconds)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         await run_inline(workflow, None, sleep=pass_time)
     assert slept == [2 * 86_400, 3 * 86_400]
 

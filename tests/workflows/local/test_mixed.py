@@ -68,7 +68,7 @@ async def test_a_flow_that_waits_for_its_children_holds_no_place(make_provider: 
     inner.flow(innermost)
     outer.flow(inner)
     flows = serve_flows(make_provider, outer, concurrency=1)
-    async with flows.provider, flows.provider.worker(), asyncio.timeout(60):
+    async with flows.provider, flows.provider.worker(), asyncio.timeout(240):
         await asyncio.gather(*[(await flows.execute(outer, n)).result() for n in range(4)])
     assert log == ["one"] * 4
 
@@ -95,7 +95,7 @@ async def test_what_follows_a_child_begins_while_a_local_step_still_runs(make_pr
         return ctx.result(behind)
 
     flows = serve_flows(make_provider, workflow)
-    async with flows.provider, flows.provider.worker(), asyncio.timeout(60):
+    async with flows.provider, flows.provider.worker(), asyncio.timeout(240):
         assert await (await flows.execute(workflow, None)).result() == 2
 
 

@@ -92,7 +92,7 @@ async def test_a_flow_that_runs_hears_a_signal_at_once(
     workflow = make()
     flows = WorkflowProvider(make_provider())
     flows.register(workflow)
-    async with flows.provider, flows.provider.worker(), asyncio.timeout(60):
+    async with flows.provider, flows.provider.worker(), asyncio.timeout(240):
         handle = await flows.execute(workflow, None)
         await _waits(handle)
         await handle.signal(GO, 7)
@@ -106,7 +106,7 @@ async def test_each_of_many_signals_is_heard_at_once(
     workflow = make_function(others=50)
     flows = WorkflowProvider(make_provider())
     flows.register(workflow)
-    async with flows.provider, flows.provider.worker(), asyncio.timeout(60):
+    async with flows.provider, flows.provider.worker(), asyncio.timeout(240):
         handle = await flows.execute(workflow, None)
         for number in range(50):
             await handle.signal(GO, number)
@@ -122,7 +122,7 @@ async def test_a_message_that_is_lost_costs_the_time_until_the_next_look(
     workflow = make()
     flows = WorkflowProvider(make_provider())
     flows.register(workflow)
-    async with flows.provider, flows.provider.worker(), asyncio.timeout(60):
+    async with flows.provider, flows.provider.worker(), asyncio.timeout(240):
         handle = await flows.execute(workflow, None)
         await _waits(handle)
         await handle.signal(GO, 7)
@@ -148,7 +148,7 @@ async def test_a_flow_that_does_not_wait_asks_for_no_news(
     graph.wait(GO)  # it waits while no step runs: the flow sleeps then, and a signal wakes it
     flows = WorkflowProvider(make_provider())
     flows.register(graph)
-    async with flows.provider, flows.provider.worker(), asyncio.timeout(60):
+    async with flows.provider, flows.provider.worker(), asyncio.timeout(240):
         handle = await flows.execute(graph, None)
         await _waits(handle)
         await handle.signal(GO, 7)

@@ -78,7 +78,7 @@ async def test_the_flow_gets_the_result_of_the_machine_and_its_place_is_in_the_t
     _, flow, machine = await start(kind, open_flows, until)
     assert (await flow.status()).state in ("running", "waiting")
     await machine.trigger(Approval.finish, 2)
-    assert await flow.result(60) == 42
+    assert await flow.result(240) == 42
     assert did == ["open", "prepare", "finish", "close", "completed"]
 
 
@@ -89,7 +89,7 @@ async def test_what_follows_the_machine_undoes_it_in_its_place_when_it_fails(
     _, flow, machine = await start(kind, open_flows, until)
     await machine.trigger(Approval.finish, 2)
     with pytest.raises(StepError, match="completed is broken") as caught:
-        await flow.result(60)
+        await flow.result(240)
     assert did[5:] == ORDER
     assert caught.value.rollback == "complete"
     told = [each.step for each in (await flow.report()).rollbacks]
@@ -104,7 +104,7 @@ async def test_a_rollback_of_the_machine_that_fails_is_one_of_the_flow(
     _, flow, machine = await start(kind, open_flows, until)
     await machine.trigger(Approval.finish, 2)
     with pytest.raises(StepError) as caught:
-        await flow.result(30)
+        await flow.result(240)
     assert caught.value.rollback == "incomplete"
     (failed,) = caught.value.rollback_errors
     assert failed.step.startswith("approval")
@@ -118,7 +118,7 @@ async def test_a_cancel_of_the_flow_undoes_the_machine_and_then_its_own_steps(
     _, flow, machine = await start(kind, open_flows, until)
     assert await flow.cancel("enough")
     with pytest.raises(FlowCancelled, match="enough"):
-        await flow.result(60)
+        await flow.result(240)
     assert did == ["open", "prepare", "undo prepare", "undo open"]
     assert (await machine.status()).state == "cancelled"
 
@@ -129,7 +129,7 @@ async def test_a_cancel_of_the_machine_fails_the_flow_that_runs_it(
     _, flow, machine = await start(kind, open_flows, until)
     assert await machine.cancel("not this one")
     with pytest.raises((StepError, FlowCancelled)) as caught:
-        await flow.result(60)
+        await flow.result(240)
     assert "not this one" in str(caught.value)
     assert did == ["open", "prepare", "undo prepare", "undo open"]
     assert (await flow.status()).state == "failed"
@@ -138,7 +138,7 @@ async def test_a_cancel_of_the_machine_fails_the_flow_that_runs_it(
 async def test_the_timeout_of_the_flow_undoes_the_machine(kind: str, open_flows: Open, until: Until) -> None:
     _, flow, machine = await start(kind, open_flows, until, timeout=2)
     with pytest.raises(FlowTimeout):
-        await flow.result(60)
+        await flow.result(240)
     assert did == ["open", "prepare", "undo prepare", "undo open"]
     assert (await machine.status()).state == "cancelled"
 
@@ -148,14 +148,14 @@ async def test_a_retry_of_the_flow_runs_a_new_machine(kind: str, open_flows: Ope
     flows, flow, machine = await start(kind, open_flows, until)
     await machine.trigger(Approval.finish, 2)
     with pytest.raises(StepError):
-        await flow.result(60)
+        await flow.result(240)
     broken.clear()
     did.clear()
     await flow.retry()
     second = await machine_in(flows, flow, until)
     assert second.id != machine.id
     await second.trigger(Approval.finish, 3)
-    assert await flow.result(60) == 43
+    assert await flow.result(240) == 43
     assert did == ["open", "prepare", "finish", "close", "completed"]
 
 
@@ -173,7 +173,7 @@ async def test_a_machine_that_stands_with_its_error_keeps_the_flow_waiting_until
     assert (await flow.status()).state in ("running", "waiting")
     broken.clear()
     await machine.retry()
-    assert await flow.result(60) == 42
+    assert await flow.result(240) == 42
     with pytest.raises(UsageError, match="is a part of flow"):
         await machine.retry()
     assert (await flows.tree(flow.id)).report.state == "completed"
@@ -187,7 +187,7 @@ async def test_a_second_worker_goes_on_behind_the_machine(kind: str, open_flows:
         machine = await machine_in(flows, flow, until)
     await machine.trigger(Approval.finish, 2)
     async with flows.provider.worker():
-        assert await flow.result(60) == 42
+        assert await flow.result(240) == 42
     assert did == ["open", "prepare", "finish", "close", "completed"]
 
 
@@ -261,7 +261,7 @@ async def test_a_step_that_ignores_failures_goes_on_behind_a_machine_whose_time_
 
     flows = await open_flows(workflow, **SHORT)
     flow = await flows.execute(workflow, 1)
-    assert await flow.result(60) == "nothing"
+    assert await flow.result(240) == "nothing"
     report = await flow.report()
     assert "timed out" in report.steps["inner"].error
 
@@ -276,7 +276,7 @@ async def test_a_call_with_a_timeout_of_its_own_raises_it_in_the_code(open_flows
         return "nothing"
 
     flows = await open_flows(patient, Approval, **SHORT)
-    assert await (await flows.execute(patient, 1)).result(60) == "approval"
+    assert await (await flows.execute(patient, 1)).result(240) == "approval"
     assert did == ["prepare", "undo prepare"]
 
 
@@ -338,11 +338,11 @@ async def test_a_durable_function_is_a_step_of_a_graph_too(open_flows: Open, spr
         return ctx.result(step)
 
     flows = await open_flows(workflow)
-    assert await (await flows.execute(workflow, 21)).result(60) == 42
+    assert await (await flows.execute(workflow, 21)).result(240) == 42
     assert await run_inline(workflow, 21) == 42
     broken.add("completed")
     workflow.retry = Retry(attempts=1)
     did.clear()
     with pytest.raises(StepError):
-        await (await flows.execute(workflow, 1)).result(60)
+        await (await flows.execute(workflow, 1)).result(240)
     assert did == ["inner", "completed", "undone 1"]

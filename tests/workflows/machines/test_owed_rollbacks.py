@@ -82,7 +82,7 @@ async def test_at_its_bound_the_next_such_transition_fails_without_a_call_and_a_
     assert (await flow.report()).error == ""
     assert await flow.cancel()
     with pytest.raises(FlowCancelled) as caught:
-        await flow.result(60)
+        await flow.result(240)
     assert (caught.value.rollback, did) == ("complete", ["untick"] * 12)
 
 
@@ -98,7 +98,7 @@ async def test_transitions_without_a_rollback_go_on_at_the_bound(open_flows: Ope
     await flow.trigger(ticking.poke, 0)
     await until(lambda: rests(11), "it has moved")
     await flow.trigger(ticking.end)
-    assert await flow.result(60) == 11
+    assert await flow.result(240) == 11
 
 
 @pytest.mark.parametrize("most", [9, 100_001, "10", True])

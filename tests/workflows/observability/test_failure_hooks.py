@@ -313,7 +313,7 @@ async def test_a_flow_whose_undoing_kills_its_workers_is_told_by_the_one_that_en
         worker._worker._rescuer.run_once = _never  # pyright: ignore[reportPrivateUsage]
         async with other.worker():
             with pytest.raises(StalledError):
-                await asyncio.wait_for(handle.result(), 60)
+                await asyncio.wait_for(handle.result(), 240)
             await until(lambda: told, "the rescuer's hook is called")
     (failure,) = told
     assert (failure.job_id, failure.outcome, failure.rollback) == (handle.id, "stalled", "incomplete")

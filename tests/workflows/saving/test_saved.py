@@ -62,7 +62,7 @@ async def test_a_plain_function_saves_too(runner: Runner) -> None:
     @workflow.step
     def count(ctx: StepContext[Any]) -> int:
         before = ctx.saved(int, default=0)
-        done = before.result(60) + 1
+        done = before.result(240) + 1
         ctx.save(done)
         assert before.result() == done - 1, "it may be asked for again"
         if ctx.attempt < 3:

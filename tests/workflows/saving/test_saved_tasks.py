@@ -68,7 +68,7 @@ async def count(to: int) -> int:
 @task(retry=Retry(3, delay=0))
 def count_in_a_thread(to: int) -> int:
     context = task_context()
-    done = context.saved(int, default=0).result(60)
+    done = context.saved(int, default=0).result(240)
     if done < to:
         context.save(done + 1)
         raise ValueError("again")

@@ -74,7 +74,7 @@ async def test_it_runs_in_a_task_and_a_context_of_its_own(at_once: bool) -> None
     async def work() -> int:
         tasks.append(asyncio.current_task())
         own.set(1)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             await asyncio.sleep(0)
         return own.get()
 

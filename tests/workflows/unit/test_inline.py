@@ -272,7 +272,7 @@ async def test_a_signal_that_comes_before_somebody_listens_is_heard() -> None:
     inbox = InlineInbox(graph, is_open=True)
     for number in (1, 2):
         inbox.send(go_on, number)
-        await asyncio.wait_for(inbox.listen(), 60)
+        await asyncio.wait_for(inbox.listen(), 240)
     listening = asyncio.create_task(inbox.listen())
     await asyncio.sleep(0)
     assert not listening.done()
@@ -294,4 +294,4 @@ async def test_a_signal_at_the_instant_in_which_a_step_begins_to_wait_ends_the_w
         for _ in range(rounds):
             await asyncio.sleep(0)
         await handle.signal(go_on, rounds)
-        assert await asyncio.wait_for(handle.result(), 60) == rounds
+        assert await asyncio.wait_for(handle.result(), 240) == rounds

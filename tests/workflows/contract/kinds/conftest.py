@@ -50,7 +50,7 @@ def run(request: pytest.FixtureRequest, kind: str, running: Running) -> Run:
     async def run_here(number: int, *, flow: Any = None, **options: Any) -> Any:
         if request.param == "server":
             await running.open(**options)
-            return await (await running.start(number, **(flow or {}))).result(60)
+            return await (await running.start(number, **(flow or {}))).result(240)
         return await run_inline(make_row(kind, **options), given(kind, number), **(flow or {}))
 
     return run_here

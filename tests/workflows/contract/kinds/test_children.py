@@ -66,7 +66,7 @@ async def test_a_machine_gets_the_result_of_its_child(
     starter = make_starter(kind, row)
     flows = await open_flows(make_provider, stack, row, starter)
     flow = await flows.execute(starter, 10)
-    assert await flow.result(60) == [13]
+    assert await flow.result(240) == [13]
     assert parts.did == ["first", "second", "third"]
     ((tree,),) = (await flows.tree(flow.id)).nested.values()
     assert (tree.report.workflow, tree.report.state) == ("row", "completed")
@@ -80,7 +80,7 @@ async def test_a_child_that_fails_has_undone_itself_and_the_machine_goes_on(
     row = make_row(kind)
     starter = make_starter(kind, row)
     flows = await open_flows(make_provider, stack, row, starter)
-    assert await (await flows.execute(starter, 10)).result(60) == ["StepError"]
+    assert await (await flows.execute(starter, 10)).result(240) == ["StepError"]
     assert parts.did == ["first", "second", "undo first"]
 
 
@@ -95,7 +95,7 @@ async def test_a_cancel_of_the_machine_undoes_its_child(
     await until(lambda: parts.did == ["first", "second"], "the child runs")
     await flow.cancel("enough")
     with pytest.raises(FlowCancelled, match="enough"):
-        await flow.result(60)
+        await flow.result(240)
     assert parts.did == ["first", "second", "second cut", "undo first"]
 
 
@@ -128,7 +128,7 @@ async def test_what_completed_inside_a_graph_or_a_function_is_undone_in_its_plac
     for outer in (outer_function, outer_graph):
         parts.did.clear()
         with pytest.raises(StepError, match="too bad") as caught:
-            await (await flows.execute(outer, 10)).result(60)
+            await (await flows.execute(outer, 10)).result(240)
         assert (parts.did, caught.value.rollback) == (undone, "complete")
         parts.did.clear()
         with pytest.raises(StepError, match="too bad"):

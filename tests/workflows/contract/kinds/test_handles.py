@@ -32,7 +32,7 @@ async def test_a_cancel_cuts_the_part_that_runs_and_undoes_the_others(
     await until(done_in(parts, "first", "second", "third"), "the third part runs")
     assert await flow.cancel("enough")
     with pytest.raises(FlowCancelled, match="enough") as caught:
-        await flow.result(60)
+        await flow.result(240)
     assert parts.did[3:] == ["third cut", "undo second", "undo first"]
     assert caught.value.rollback == "complete"
     report = await flow.report()
@@ -47,7 +47,7 @@ async def test_a_cancel_before_a_worker_has_begun_runs_nothing(running: Running,
     assert await flow.cancel()
     async with flows.provider.worker():
         with pytest.raises(FlowCancelled):
-            await flow.result(60)
+            await flow.result(240)
     assert parts.did == []
     assert (await flow.report()).rollback == "none"
 
@@ -61,7 +61,7 @@ async def test_one_key_is_one_flow_while_it_is_open_and_when_it_has_completed(
     assert (await running.start(idempotency_key="k")).id == flow.id
     await until(done_in(parts, "first", "second"), "the second part runs")
     parts.release()
-    assert await flow.result(60) == 13
+    assert await flow.result(240) == 13
     assert (await running.start(idempotency_key="k")).id == flow.id
     assert parts.did == [*NAMES]
 
@@ -79,7 +79,7 @@ async def test_the_report_has_each_part_in_the_order_in_which_it_completed(
     assert [name_of_part(each) for each in open_one.order] == ["first", "second"]
     assert (await flow.status()).state == "running"
     parts.release()
-    await flow.result(60)
+    await flow.result(240)
     report = await flow.report()
     assert (report.state, report.rollback, report.run) == ("completed", "none", 1)
     assert [name_of_part(each) for each in report.order] == [*NAMES]
@@ -103,10 +103,10 @@ async def test_a_retry_by_hand_of_a_cancelled_flow_brings_it_to_its_end(
     await until(done_in(parts, "first", "second", "third"), "the third part runs")
     await flow.cancel()
     with pytest.raises(FlowCancelled):
-        await flow.result(60)
+        await flow.result(240)
     parts.release()
     await flow.retry()
-    assert await flow.result(60) == 13
+    assert await flow.result(240) == 13
     assert parts.did[-1] == "third"
     assert (await flow.report()).run == 2
 
@@ -114,9 +114,9 @@ async def test_a_retry_by_hand_of_a_cancelled_flow_brings_it_to_its_end(
 async def test_a_retry_by_hand_of_a_completed_flow_begins_again(running: Running, parts: Parts) -> None:
     await running.open()
     flow = await running.start()
-    assert await flow.result(60) == 13
+    assert await flow.result(240) == 13
     await flow.retry()
-    assert await flow.result(60) == 13
+    assert await flow.result(240) == 13
     assert parts.did == [*NAMES, *NAMES]
     assert {name: len(keys) for name, keys in parts.keys.items()} == dict.fromkeys(NAMES, 2), "a new run"
 
@@ -140,7 +140,7 @@ async def test_a_flow_of_a_version_that_no_worker_has_is_parked_until_one_comes(
             )
             assert running.kind == "spread" or "version 2" in (await flow.report()).error
         async with flows.provider.worker():
-            assert await flow.result(60) == 13
+            assert await flow.result(240) == 13
     assert (await flow.report()).version == "2"
     assert parts.did == [*NAMES]
 
@@ -163,7 +163,7 @@ async def test_a_flow_that_waits_holds_no_worker_and_goes_on_with_its_answer(
     await answer_to(running.kind, flow, running.row, 5)
     assert parts.did == ["first"]
     async with flows.provider.worker():
-        assert await flow.result(60) == 18
+        assert await flow.result(240) == 18
     assert parts.did == [*NAMES]
 
 
@@ -178,7 +178,7 @@ async def test_a_cancel_of_a_flow_that_waits_undoes_it(running: Running, parts: 
     await until(asks, "it waits")
     await flow.cancel()
     with pytest.raises(FlowCancelled):
-        await flow.result(60)
+        await flow.result(240)
     assert parts.did == ["first", "undo first"]
 
 
@@ -195,7 +195,7 @@ async def test_a_worker_that_stops_between_two_parts_leaves_the_rest_to_another(
         await stopping
     assert parts.did[:2] == ["first", "second"]
     async with flows.provider.worker():
-        assert await flow.result(60) == 13
+        assert await flow.result(240) == 13
     assert [name for name in parts.did if name in ("first", "third")] == ["first", "third"]
     assert {name: len(keys) for name, keys in parts.keys.items()} == dict.fromkeys(NAMES, 1)
 
@@ -219,7 +219,7 @@ async def test_middleware_is_around_each_attempt_and_each_rollback(
         await until(done_in(parts, "first", "second", "third"), "the third part runs")
         await flow.cancel()
         with pytest.raises(FlowCancelled):
-            await flow.result(60)
+            await flow.result(240)
     assert seen == [
         ("step", "first"),
         ("step", "second"),
@@ -244,5 +244,5 @@ async def test_a_flow_that_failed_is_told_once_to_the_hook_of_failures(
     async with flows.provider.worker():
         flow = await running.start()
         with pytest.raises(StepError):
-            await flow.result(60)
+            await flow.result(240)
     assert heard == [("row", "complete")]

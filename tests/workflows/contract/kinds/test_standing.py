@@ -38,7 +38,7 @@ async def test_after_its_last_attempt_it_stands_with_its_error_and_a_retry_goes_
     await stands(flow, until)
     assert parts.did == ["first", "second", "second", "second"]
     await flow.retry()
-    assert await flow.result(60) == 13
+    assert await flow.result(240) == 13
     assert parts.attempts["second"] == [1, 2, 3, 1]
     assert len(parts.keys["second"]) == 1, "it is the same move"
 
@@ -61,7 +61,7 @@ async def test_what_completed_is_undone_when_it_is_given_up(
     await stands(flow, until)
     await flow.cancel()
     with pytest.raises(FlowCancelled) as caught:
-        await flow.result(60)
+        await flow.result(240)
     assert parts.did == ["first", "second", "undo first"]
     assert caught.value.rollback == "complete"
 

@@ -103,7 +103,7 @@ async def test_flows_of_any_kind_are_awaited_and_their_output_is_typed(
 
     flows = await open_flows(outer, inner, workflow)
     flow = await flows.execute(outer, 1)
-    assert await flow.result(60) == [10, 20, 100]
+    assert await flow.result(240) == [10, 20, 100]
     assert sorted(did) == ["inner 1", "inner 10", "pack 10"]
     report = await flow.report()
     assert [(step.step, step.state, step.result) for step in report.steps.values()] == [
@@ -131,7 +131,7 @@ async def test_the_error_of_a_flow_is_raised_where_it_is_awaited_and_it_has_undo
         return await ctx.step(act, "goes on")
 
     flows = await open_flows(outer, inner, workflow)
-    assert await (await flows.execute(outer, None)).result(60) == "goes on"
+    assert await (await flows.execute(outer, None)).result(240) == "goes on"
     assert {str(error) for error in caught} == {"out", "no stamp"}
     assert isinstance(caught[-1].__cause__, StepError)
     assert did == ["inner -1", "undo inner -1", "pack -1", "unpack box", "goes on"]
@@ -154,7 +154,7 @@ async def test_a_completed_flow_is_undone_with_its_parent_in_reverse_order(
     flows = await open_flows(outer, inner, workflow)
     flow = await flows.execute(outer, None)
     with pytest.raises(Sold) as caught:
-        await flow.result(60)
+        await flow.result(240)
     assert did[4:] == ["undo last", "unpack box", "undo inner 1", "undo first"]
     assert isinstance(caught.value.__cause__, StepError)
     assert caught.value.__cause__.rollback == "complete"
@@ -163,7 +163,7 @@ async def test_a_completed_flow_is_undone_with_its_parent_in_reverse_order(
     did.clear()
     assert (await flows.retry(flow.id)).id == flow.id
     with pytest.raises(Sold):
-        await flow.result(60)
+        await flow.result(240)
     assert did == [
         "first",
         "inner 1",
@@ -189,7 +189,7 @@ async def test_a_stop_reaches_the_flows_that_run(open_flows: OpenFlows, until: U
     if how == "cancel":
         await flow.cancel()
     with pytest.raises(FlowCancelled if how == "cancel" else FlowTimeout) as caught:
-        await flow.result(60)
+        await flow.result(240)
     assert did == ["first", "inner 0", "undo inner 0", "undo first"]
     assert caught.value.rollback == "complete"
 
@@ -208,7 +208,7 @@ async def test_a_flow_that_loses_a_race_is_stopped_and_undone_before_its_parent_
     flow = await flows.execute(outer, None)
     await until(lambda: "inner 0" in did, "it runs")
     await flow.signal(go, 7)
-    assert await flow.result(60) == [1, 7, "goes on"]
+    assert await flow.result(240) == [1, 7, "goes on"]
     assert did[0] == "inner 0"
     assert sorted(did[1:]) == ["goes on", "undo inner 0"]
     assert (await flow.report()).steps["inner@0"].state == "cancelled"
@@ -224,7 +224,7 @@ async def test_the_timeout_of_a_flow_is_that_of_its_call(open_flows: OpenFlows) 
         return "no"
 
     flows = await open_flows(outer, inner, lease=0.5)
-    assert await (await flows.execute(outer, None)).result(60) == "complete"
+    assert await (await flows.execute(outer, None)).result(240) == "complete"
 
 
 async def test_what_cannot_be_started_is_refused_at_the_call(open_flows: OpenFlows) -> None:
@@ -246,7 +246,7 @@ async def test_what_cannot_be_started_is_refused_at_the_call(open_flows: OpenFlo
         return await ctx.flow(inner, 1)
 
     flows = await open_flows(outer, inner)
-    assert await (await flows.execute(outer, None)).result(60) == 10
+    assert await (await flows.execute(outer, None)).result(240) == 10
 
 
 async def test_a_worker_waits_for_no_flow(open_flows: OpenFlows, until: Until) -> None:

@@ -68,7 +68,7 @@ async def test_a_step_that_completes_although_it_was_cancelled_is_recorded_and_u
     await until(lambda: did == ["begins"], "it runs")
     await flow.cancel()
     with pytest.raises(FlowCancelled):
-        await flow.result(60)
+        await flow.result(240)
     assert did == ["begins", "undo done all the same"]
 
 
@@ -83,7 +83,7 @@ async def test_a_signal_ends_a_race_while_another_call_of_it_runs(
     flow = await flows.execute(function, None)
     await until(lambda: "hold long" in did, "it runs")
     await flow.signal(approval, True)
-    assert await flow.result(60) == 1
+    assert await flow.result(240) == 1
 
 
 async def test_an_event_is_awaited_and_sent_once(open_flows: OpenFlows) -> None:
@@ -100,7 +100,7 @@ async def test_an_event_is_awaited_and_sent_once(open_flows: OpenFlows) -> None:
         return number * 10
 
     async with flows.provider.worker():
-        assert await (await flows.execute(function, None)).result(60) == [20, 3]
+        assert await (await flows.execute(function, None)).result(240) == [20, 3]
     assert sorted(did) == ["asked 1", "asked 2", "charge"]
 
 
@@ -115,7 +115,7 @@ async def test_an_error_of_the_code_itself_is_logged_once_with_its_traceback(
     flows = await open_flows(function)
     flow = await flows.execute(function, None)
     with pytest.raises(StepError):
-        await flow.result(60)
+        await flow.result(240)
     told = [entry for entry in logs if entry["log_level"] == "error"]
     assert [entry["event"] for entry in told] == ["function failed", "flow failed"]
     assert 'raise KeyError("typo")' in told[0]["exception"]
@@ -133,7 +133,7 @@ async def test_continue_as_new_keeps_the_id_and_the_handle(open_flows: OpenFlows
 
     flows = await open_flows(function)
     flow = await flows.execute(function, 1)
-    assert await flow.result(60) == f"3 {flow.id}"
+    assert await flow.result(240) == f"3 {flow.id}"
     assert did == ["charge"] * 3
 
 
@@ -146,7 +146,7 @@ async def test_a_thousand_calls_side_by_side_are_recorded_in_few_appends(open_fl
         return number
 
     flows = await open_flows(function)
-    assert await (await flows.execute(function, 1500)).result(30) == sum(range(1500))
+    assert await (await flows.execute(function, 1500)).result(240) == sum(range(1500))
 
 
 @task
@@ -177,11 +177,11 @@ async def test_plain_functions_run_in_threads_and_see_the_key_of_their_call(open
     undone.clear()
     flows = await open_flows(threads)
     flow = await flows.execute(threads, False)
-    assert await flow.result(60) == [
+    assert await flow.result(240) == [
         ["step", f"{flow.id}/1/0"],
         ["local", f"{flow.id}/1/1.0"],
         ["job", f"{flow.id}/1/2.0"],
     ]
     with pytest.raises(StepError) as caught:
-        await (await flows.execute(threads, True)).result(60)
+        await (await flows.execute(threads, True)).result(240)
     assert (caught.value.rollback, undone) == ("complete", ["job", "local", "step"])

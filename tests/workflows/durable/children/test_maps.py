@@ -97,7 +97,7 @@ async def local(ctx: FlowContext[list[int]]) -> list[int]:
 async def test_each_item_is_called_once_and_so_many_at_a_time(open_flows: OpenFlows, function: Any) -> None:
     flows = await open_flows(function)
     flow = await flows.execute(function, list(range(8)))
-    assert await flow.result(60) == [number * 10 for number in range(8)]
+    assert await flow.result(240) == [number * 10 for number in range(8)]
     assert active["most"] <= 3
     assert sorted(did) == [(number, f"1/0.{number}") for number in range(8)]
     report = await flow.report()
@@ -111,7 +111,7 @@ async def test_the_lowest_error_is_raised_when_what_runs_has_ended_and_what_is_d
     flows = await open_flows(function)
     flow = await flows.execute(function, [1, -1, 2, *range(3, 30)])
     with pytest.raises(Odd) as caught:
-        await flow.result(60)
+        await flow.result(240)
     assert caught.value.args == (-1,)
     calls = [each for each in did if isinstance(each, tuple)]
     assert len(calls) < 20, "no further call begins after an error"
@@ -130,7 +130,7 @@ async def test_retries_plain_functions_and_errors_as_values(open_flows: OpenFlow
         return [texts, await ctx.map(plain, [1, 2]), await ctx.map(plain, [])]
 
     flows = await open_flows(kept)
-    assert await (await flows.execute(kept, None)).result(60) == [["HandlerError", 10], [2, 3], []]
+    assert await (await flows.execute(kept, None)).result(240) == [["HandlerError", 10], [2, 3], []]
     assert Counter(number for number, _ in did) == {-1: 2, 1: 1}
     did.clear()
     assert await run_inline(kept, None, replay="always", sleep=_no_time) == [["HandlerError", 10], [2, 3], []]
@@ -151,7 +151,7 @@ async def test_a_cancel_reaches_the_items_that_run(open_flows: OpenFlows, until:
     await until(lambda: did[1:] and set(did[1:]) == {1, 2}, "two run")
     await flow.cancel()
     with pytest.raises(FlowCancelled) as caught:
-        await flow.result(60)
+        await flow.result(240)
     assert (caught.value.rollback, did[3:]) == ("complete", ["forget 70"])
 
 

@@ -52,7 +52,7 @@ async def test_a_nested_flow_tells_what_the_flows_around_it_have_undone(
     flows = await open_flows(*known)
     flow = await flows.execute(known[0], None)
     with pytest.raises(FlowError):
-        await flow.result(60)
+        await flow.result(240)
     (middle,) = (await flows.tree(flow.id)).nested["middle"]
     (inner,) = middle.nested["inner"]
     told = {
@@ -98,7 +98,7 @@ async def test_a_child_of_a_durable_function_tells_what_its_parent_has_undone(op
     flows = await open_flows(parent, child, inner)
     flow = await flows.execute(parent, None)
     with pytest.raises(FlowError):
-        await flow.result(60)
+        await flow.result(240)
     nested = (await flows.tree(flow.id)).nested
     told = {
         label: [line.step for line in (await flows.report(each.report.flow_id)).rollbacks]
