@@ -63,6 +63,8 @@ async def test_a_local_flow_completes_whose_worker_dies_at_any_point(
         site.begin()
         async with site.supervised():
             await wait_state(handle, "pick", "completed")
+            if point == Point("after", "entry step pick"):  # else it may do `wrap` and die before it says so
+                await site.wait_killed()
             site.release("wrap")
             heard = await heard_of(handle)
             await site.wait_killed()
