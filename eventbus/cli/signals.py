@@ -42,8 +42,8 @@ class Interrupts:
         """`limits` are the seconds that the process has after the first and after the second signal.
 
         After that it is ended by force, whatever it does, with exit code 1 and the stack of each thread on
-        standard error. Seconds in which the event loop was too busy to act do not count against what it does
-        then.
+        standard error. The seconds count anew when the event loop acts on the signal, so that a busy machine
+        takes nothing from what the command does then.
         """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  (only tasks make one)

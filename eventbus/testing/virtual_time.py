@@ -287,7 +287,8 @@ class VirtualTime:
         added up: what `now` becomes, and what it is compared with. A time that would be over by that stays as
         it is, and whoever waits for it asks no more.
 
-        Sums of floats differ by 0.01 microseconds where the loop's time is 100 days.
+        Tenths are rounded away first: sums of floats differ by 0.01 microseconds once the loop's time is 100
+        days.
         """
         whole = math.ceil(round(when * 1e6, 1)) / 1e6
         return whole if whole > self.now else when

@@ -133,7 +133,8 @@ def worker(
             ports.enter_context(MetricsPort(metrics_host, metrics_port))
         if health_port is not None:
             ports.enter_context(Probes(health_host, health_port, process.health))
-        gc.freeze()  # modules and classes stay for good: looking through them would stop all jobs for some 30 ms each time
+        # Modules and classes stay for good; to look through them would stop all jobs for 30 ms each time.
+        gc.freeze()
         return run(process.run())
 
 

@@ -51,14 +51,22 @@ def _make_shop(did: list[str], *, spread: bool) -> Workflow[Any, Any]:
     return shop
 
 
-@both
-async def test_two_steps_of_a_flow_wait_each_for_its_own_resume(
+def _open_shop(
     make_provider: MakeProvider, *, spread: bool
-) -> None:
+) -> tuple[WorkflowProvider, Workflow[Any, Any], list[str]]:
+    """Return a provider with the workflow, the workflow, and the list of what its steps did."""
     did: list[str] = []
     shop = _make_shop(did, spread=spread)
     flows = WorkflowProvider(make_provider())
     flows.register(shop)
+    return flows, shop, did
+
+
+@both
+async def test_two_steps_of_a_flow_wait_each_for_its_own_resume(
+    make_provider: MakeProvider, *, spread: bool
+) -> None:
+    flows, shop, did = _open_shop(make_provider, spread=spread)
     async with flows.provider:
         await flows.pause(shop, step="charge")
         await flows.pause(shop, step="pack")
@@ -81,10 +89,7 @@ async def test_two_steps_of_a_flow_wait_each_for_its_own_resume(
 async def test_a_resumed_step_is_not_handed_to_and_fro(
     make_provider: MakeProvider, virtual: VirtualWorld, *, spread: bool
 ) -> None:
-    did: list[str] = []
-    shop = _make_shop(did, spread=spread)
-    flows = WorkflowProvider(make_provider())
-    flows.register(shop)
+    flows, shop, _ = _open_shop(make_provider, spread=spread)
     async with flows.provider:
         await flows.pause(shop, step="charge")
         async with flows.provider.worker():
