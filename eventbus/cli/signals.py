@@ -42,8 +42,7 @@ class Interrupts:
         """`limits` are the seconds that the process has after the first and after the second signal.
 
         After that it is ended by force, whatever it does, with exit code 1 and the stack of each thread on
-        standard error. The seconds count anew when the event loop acts on the signal, so that a busy machine
-        takes nothing from what the command does then.
+        standard error. Later signals give it no more time.
         """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  (only tasks make one)
@@ -76,19 +75,14 @@ class Interrupts:
         """Count a signal. It may interrupt any step, so this takes no lock and lets the event loop act."""
         self.count += 1
         self.code = 128 + number
-        self._begin_limit()
+        if self.count <= len(self._limits) and sys.__stderr__ is not None:
+            faulthandler.dump_traceback_later(self._limits[self.count - 1], exit=True, file=sys.__stderr__)
         # In a context of its own: that of the job whose code is interrupted would put the job's id into the
         # log line.
         self._loop.call_soon_threadsafe(self._act, context=self._context)
 
     def _act(self) -> None:
-        self._begin_limit()
         self.act()
-
-    def _begin_limit(self) -> None:
-        if self._limits and sys.__stderr__ is not None:
-            limit = self._limits[min(self.count, len(self._limits)) - 1]
-            faulthandler.dump_traceback_later(limit, exit=True, file=sys.__stderr__)
 
 
 def _ignore() -> None: ...

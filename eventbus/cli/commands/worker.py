@@ -46,9 +46,9 @@ _log = structlog.get_logger("eventbus.worker")
 _AT_ONCE = 4.0
 """Seconds after a second signal, for cancelling handlers and giving jobs back."""
 _BLOCKED = 10.0
-"""Seconds after a second signal until an event loop that does not act counts as blocked.
+"""Seconds after a second signal until the process is ended by force.
 
-A busy machine may keep a loop waiting for seconds.
+`_AT_ONCE` is over before, also if a busy machine lets the event loop wait for seconds until it acts.
 """
 _LAST_RESORT = 20.0
 """Seconds beyond twice the grace (for handlers, then for lifespans). All steps of a stop take less."""

@@ -181,6 +181,33 @@ def test_a_second_signal_ends_a_worker_whatever_its_lifespan_does(
         assert any("stubborn_app.py" in line and "in stubborn" in line for line in program.errors)
 
 
+_BLOCKED = """
+import asyncio, os, signal, sys, time
+from eventbus.cli.signals import Interrupts
+
+async def main() -> None:
+    with Interrupts(limits=(600.0, 0.2)):
+        print("hears", flush=True)
+        time.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_signals_that_go_on_give_a_blocked_event_loop_no_more_time() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _BLOCKED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=_ROOT
+    ) as blocked:
+        assert blocked.stdout is not None
+        assert blocked.stdout.readline() == b"hears\n"
+        end = time.monotonic() + 240
+        while blocked.poll() is None and time.monotonic() < end:
+            blocked.send_signal(signal.SIGTERM)
+            time.sleep(0.01)  # far more often than its limit
+        assert blocked.poll() == 1
+        blocked.kill()
+
+
 async def test_what_a_signal_does_is_no_part_of_the_job_that_it_interrupts() -> None:
     job: ContextVar[str] = ContextVar("job", default="none")
     found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
