@@ -4,6 +4,7 @@
   const pause = document.getElementById("pause");
   const stale = document.getElementById("stale");
   let isPaused = false;
+  let isBehind = false; // an answer was dropped, so the next one has to be whole
 
   const show = (isStale) => {
     if (stale) stale.hidden = !isStale;
@@ -21,17 +22,14 @@
 
   document.addEventListener("htmx:config:request", (event) => {
     if (isPaused || document.hidden) event.preventDefault();
-  });
-  document.addEventListener("htmx:before:response", (event) => {
-    if (!isPaused) return;
-    event.preventDefault(); // it was asked for before the pause
-    event.detail.ctx.response.raw.text().catch(() => {}); // an answer that nobody reads would hold its connection
+    if (isBehind) delete event.detail.ctx.request.headers["HX-PTag"];
   });
   document.addEventListener("htmx:after:request", (event) => {
     const status = event.detail.ctx.response.status;
     if (status === 401) location.reload();
     show(status >= 500);
-    if (status >= 400) event.preventDefault(); // what stands here stays, and is marked as old
+    isBehind = isPaused || (isBehind && status >= 400);
+    if (isPaused || status >= 400) event.preventDefault(); // what stands here stays; after an error it is marked as old
   });
   document.addEventListener("htmx:error", () => show(true));
 })();
