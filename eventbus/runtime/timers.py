@@ -14,6 +14,10 @@ __all__ = ["HasDeadline", "TimerWheel"]
 
 _WIDTH = 0.02
 """Seconds of one bucket."""
+_SLACK = 0.000_125
+"""The part of a bucket by which a time may be before its end and count as its end: sums of floats differ with
+the loop's time at first.
+"""
 
 
 class HasDeadline(Protocol):
@@ -35,7 +39,7 @@ class TimerWheel:
     def add(self, target: HasDeadline, seconds: float) -> int:
         """Call `target.on_deadline` after `seconds`. Return the bucket, for `discard`."""
         loop = asyncio.get_running_loop()
-        bucket = int((loop.time() + seconds) / _WIDTH) + 1
+        bucket = int((loop.time() + seconds) / _WIDTH + _SLACK) + 1
         entries = self._buckets.get(bucket)
         if entries is None:
             entries = self._buckets[bucket] = {}

@@ -411,7 +411,7 @@ class TestBus:
     def _is_busy(self) -> bool:
         """Whether leases must be kept, or run out, on time."""
         return any(each.worker is not None and is_running(each.worker) for each in self._programs) or any(
-            self._time.now - at < 4 * self._lease for at in self._killed
+            self._time.passed_since(at) < 4 * self._lease for at in self._killed
         )
 
     def _server_due(self) -> float | None:

@@ -97,7 +97,7 @@ class VirtualTime:
     """The time of one event loop, from `install` to `remove`."""
 
     def __init__(self, *, start: float, leaps: bool = True) -> None:
-        """`start` is the wall clock's time at first, in whole Unix seconds. Without `leaps` upkeep runs on
+        """`start` is the wall clock's time at first, in Unix seconds. Without `leaps` upkeep runs on
         time.
         """
         self.start = start
@@ -290,8 +290,14 @@ class VirtualTime:
         Tenths are rounded away first: sums of floats differ by 0.01 microseconds once the loop's time is 100
         days.
         """
+        if math.isinf(when):
+            return when
         whole = math.ceil(round(when * 1e6, 1)) / 1e6
         return whole if whole > self.now else when
+
+    def passed_since(self, at: float) -> float:
+        """Return the seconds since a time, in whole microseconds, to be compared."""
+        return round(self.now - at, 6)
 
     def put_upkeep(self, handle: asyncio.TimerHandle, kind: Upkeep) -> None:
         """Take a timer that does not stop a leap."""
@@ -393,7 +399,7 @@ class VirtualTime:
             return False
         if self._alone_since is None:
             self._alone_since = self.now
-        return self.now - self._alone_since < self.patience
+        return self.passed_since(self._alone_since) < self.patience
 
     def next_due(self) -> float | None:
         """Return the loop's time at which something is due next here or in the server, or None. Upkeep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 import time as real_time
@@ -37,6 +38,16 @@ async def test_a_sleep_of_a_day_moves_the_time_by_a_day_and_takes_none(time: Vir
     assert loop.time() - began == pytest.approx(DAY)
     assert (clock.now(), clock.monotonic()) == (pytest.approx(START + DAY), loop.time())
     assert time.server_us() == pytest.approx((START + DAY) * 1e6, abs=1)
+
+
+async def test_a_sleep_and_a_timeout_without_end_may_be_cancelled(time: VirtualTime) -> None:
+    endless = asyncio.create_task(asyncio.sleep(math.inf))
+    async with asyncio.timeout(math.inf):
+        await asyncio.sleep(DAY)
+    endless.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await endless
+    assert time.now - time.began == pytest.approx(DAY)
 
 
 async def test_time_stands_while_something_is_ready(time: VirtualTime) -> None:

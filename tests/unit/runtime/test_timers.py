@@ -78,6 +78,20 @@ def test_each_is_met_once_not_before_its_time_and_little_after(loop: FakeLoop) -
     assert loop.timers == []
 
 
+def test_how_late_one_is_does_not_depend_on_the_time_of_the_loop_at_first(loop: FakeLoop) -> None:
+    late: list[list[float]] = []
+    for base in (11_400.0, 1e6 + 7, 5e6 + 3):
+        loop.now, deadlines = base, TimerWheel()
+        late.append([])
+        for n in range(1, 200):
+            target = Target(loop)
+            deadlines.add(target, n / 100)
+            begin = loop.now
+            loop.move(4)
+            late[-1].append(round(target.met[0] - begin - n / 100, 6))
+    assert late[0] == late[1] == late[2]
+
+
 def test_a_discarded_one_is_not_met(loop: FakeLoop) -> None:
     deadlines = TimerWheel()
     kept, gone = Target(loop), Target(loop)
