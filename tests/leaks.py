@@ -11,18 +11,16 @@ if the test uses the shared server.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import redis
-from drivers.fork_server import server_pids
+from drivers.children import child_processes
 
 import eventbus
 from eventbus.store.keys import KINDS
@@ -58,7 +56,8 @@ class Watch:
 
     def _find(self) -> set[str]:
         found = {f"thread {each.ident} {each.name}" for each in threading.enumerate() if _is_ours(each)}
-        found |= _find_children() | {f"gauge board {id(each)}" for each in list(boards)}
+        found |= {f"process {pid} {name}" for pid, name in child_processes().items()}
+        found |= {f"gauge board {id(each)}" for each in list(boards)}
         if self._client is not None:
             names = {each["id"]: each["name"] for each in self._client.client_list()}
             found |= {f"connection {number} {name}" for number, name in names.items() if _may_be_ours(name)}
@@ -103,30 +102,6 @@ def _is_ours(thread: threading.Thread) -> bool:
 def _runs_our_code(task: asyncio.Task[Any]) -> bool:
     code = getattr(task.get_coro(), "cr_code", None)
     return code is not None and code.co_filename.startswith(_PACKAGE)
-
-
-def _find_children() -> set[str]:
-    """Return the child processes, including those that ended and were not yet waited for."""
-    lists = list(Path("/proc/self/task").glob("*/children"))
-    if not lists:  # not Linux: only the processes that `multiprocessing` started
-        return {f"process {each.pid} {each.name}" for each in multiprocessing.active_children()}
-    pids: set[str] = set()
-    for each in lists:
-        try:
-            pids.update(each.read_text().split())
-        except OSError:
-            continue  # the thread has ended
-    pids -= {str(pid) for pid in server_pids()}
-    # Python's own resource tracker, started once with the first spawned child.
-    pids.discard(str(getattr(resource_tracker._resource_tracker, "_pid", None)))
-    return {f"process {pid} {_command_of(pid)}" for pid in pids}
-
-
-def _command_of(pid: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return "?"
 
 
 def _judge(client: Any, names: set[str]) -> list[str]:

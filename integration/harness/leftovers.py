@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 
 from checks.audit import Audit
-from drivers.fork_server import server_pids
+from drivers.children import child_processes
 from harness.backends import Backend
 from harness.conditions import wait_until
 from harness.programs import Program
 
 __all__ = ["Leftovers"]
-
-_TASKS = Path("/proc/self/task")  # without this folder, children are not counted
-
-
-def _children() -> set[int]:
-    files = (each / "children" for each in _TASKS.glob("*"))
-    return {int(pid) for file in files if file.exists() for pid in file.read_text().split()} - server_pids()
 
 
 class Leftovers:
@@ -32,7 +24,7 @@ class Leftovers:
     def __init__(self) -> None:
         self.programs: list[Program] = []
         self.backends: list[Backend] = []
-        self._children = _children()
+        self._children = set(child_processes())
         self._threads = set(threading.enumerate())
 
     def end(self) -> None:
@@ -66,7 +58,8 @@ class Leftovers:
             lambda: set(threading.enumerate()) <= self._threads,
             story=_threads,
         )
-        assert _children() <= self._children, f"child processes are left, of process {os.getpid()}"
+        left = {pid: name for pid, name in child_processes().items() if pid not in self._children}
+        assert left == {}, f"child processes are left, of process {os.getpid()}"
 
 
 def connections(backend: Backend) -> list[str]:

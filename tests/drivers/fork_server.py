@@ -11,7 +11,10 @@ What must hold:
 - the server has one thread when it forks, otherwise a lock may be held for ever in the fork;
 - a program's end is asked for by one thread at a time, and no signal is sent behind it, because the number of
   the process is free for others then;
+- an answer belongs to its request, also after an interrupt (Ctrl-C, a limit) cut an earlier one off;
 - the server ends when the test process ends, whatever ended that: its socket tells. Programs go on.
+
+All programs of one server have its hash seed, so that their sets have one order. Another session has another.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -41,7 +45,8 @@ _IMPORTED = (
     "eventbus.cli.commands.worker",
     "workflows",
 )
-_MOST = 1 << 20  # bytes of a request: an environment and a command line
+_MOST = 1 << 20
+"""Bytes of a request: an environment and a command line. The system takes about 200,000 bytes at once."""
 
 
 def is_as_ours(environment: dict[str, str]) -> bool:
@@ -88,6 +93,7 @@ class _ForkServer:
     def __init__(self) -> None:
         """Start the server. It imports while the test process goes on."""
         self._lock = threading.Lock()
+        self._numbers = itertools.count()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -128,25 +134,31 @@ class _ForkServer:
         return self._process.pid
 
     def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)  # a fork of the test process may have the socket too
         self._socket.close()
         self._process.wait()
 
     def _ask(self, request: dict[str, Any], files: Sequence[int] = ()) -> Any:
-        socket.send_fds(self._socket, [json.dumps(request).encode()], list(files))
-        answer = self._socket.recv(_MOST)
-        assert answer, f"the fork server ended with exit code {self._process.wait()}"
-        return json.loads(answer)
+        number = next(self._numbers)
+        socket.send_fds(self._socket, [json.dumps([number, request]).encode()], list(files))
+        while answer := self._socket.recv(_MOST):
+            of, said = json.loads(answer)
+            if of == number:  # otherwise an interrupt kept somebody from reading it
+                return said
+        raise AssertionError(f"the fork server ended with exit code {self._process.wait()}")
 
 
 _servers: list[_ForkServer] = []
+_starting = threading.Lock()
 
 
 def fork_server() -> _ForkServer:
     """Return the fork server of this process, which starts with the first use."""
-    if not _servers:
-        _servers.append(_ForkServer())
-        atexit.register(_servers[0].close)
-    return _servers[0]
+    with _starting:
+        if not _servers:
+            _servers.append(_ForkServer())
+            atexit.register(_servers[0].close)
+        return _servers[0]
 
 
 def server_pids() -> set[int]:
@@ -156,22 +168,28 @@ def server_pids() -> set[int]:
 
 def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Answer requests. Returns None at the end, and in a fork the request that it shall run and its files."""
+    ended: dict[int, int] = {}  # exit codes by process, because an answer may not be read
     while True:
         request, files, _, _ = socket.recv_fds(connection, _MOST, 3)
         if not request:
             return None
-        asked = json.loads(request)
+        number, asked = json.loads(request)
         if "ended" in asked:
-            pid, status = os.waitpid(asked["ended"], os.WNOHANG)
-            answer = os.waitstatus_to_exitcode(status) if pid else None
+            pid = asked["ended"]
+            if pid not in ended:
+                found, status = os.waitpid(pid, os.WNOHANG)
+                if found:
+                    ended[pid] = os.waitstatus_to_exitcode(status)
+            answer = ended.get(pid)
         else:
             assert threading.active_count() == 1
             answer = os.fork()
             if not answer:
                 return asked, files
+            ended.pop(answer, None)  # the system gave the number again
             for file in files:
                 os.close(file)
-        connection.send(json.dumps(answer).encode())
+        connection.send(json.dumps([number, answer]).encode())
 
 
 def _run(asked: dict[str, Any], files: list[int]) -> None:
