@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drivers.collecting import begin_elsewhere, put_in_order
 from drivers.hanging import pytest_pyfunc_call, pytest_timeout_set_timer
 from harness.backends import KINDS, MISSING, Backend
 from harness.journal import Journal
@@ -46,6 +47,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return lines
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    begin_elsewhere(config)
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let a socket that is not closed be told, without a failure of a test that may have opened none.
@@ -53,6 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     One was, once in some runs, and whose it was is not known. The tests of `tests/` fail for what the library
     leaves.
     """
+    put_in_order(items)
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"))
         if _SAMPLED in item.path.parents and zlib.crc32(item.nodeid.encode()) % 2:

@@ -16,6 +16,7 @@ from typing import Any
 import leaks
 import pytest
 import structlog
+from drivers.collecting import begin_elsewhere, put_in_order
 from drivers.hanging import pytest_pyfunc_call, pytest_timeout_set_timer
 from drivers.virtual import is_virtual, virtual, virtual_by_mark
 from hypothesis import HealthCheck, settings
@@ -45,20 +46,18 @@ stands for.
 """
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let programs that tests start be interrupted, also where a shell began the tests in the background,
     deaf to that.
     """
+    begin_elsewhere(config)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slow tests, so that none of them is the last one to run, alone."""
-    if os.environ.get("ALL_VIRTUAL"):
-        for item in items:
-            if inspect.iscoroutinefunction(getattr(item, "function", None)):
-                item.add_marker("virtual")
+    put_in_order(items)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
