@@ -59,6 +59,7 @@ from eventbus.emit.tree_sender import TreeSender
 from eventbus.errors import EmitError, ProviderStopped, StoreError, StoreRefused
 from eventbus.model import clock
 from eventbus.runtime.clean_up import call_unless_ending, run_to_end
+from eventbus.runtime.own_context import own_context
 from eventbus.store.connection.translation import TRANSIENT
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, ROOTS, AddAnswer, AddQueue, AddRow, AddVerdict
@@ -171,6 +172,7 @@ class SendBuffer:
         self._told_nobody: set[str] = set()
         """Queues whose emissions made no job when it was last known, which was logged."""
         self._meter = SendMeter(store.address)
+        self._context = own_context()
         self._is_flush_due = False
         self._is_ended = False
         self._earliest = math.inf
@@ -248,7 +250,7 @@ class SendBuffer:
             self._is_flush_due = True
             self._empty.clear()
             # Not at once: the other emissions of this tick go in the same batch.
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._flush, context=self._context)
 
     async def aclose(self) -> None:
         """Send nothing more, and end the calls under way: each emission needs its end."""
@@ -298,7 +300,8 @@ class SendBuffer:
         if self._earliest < math.inf:
             self._expiry_at = self._earliest
             left = max(self._earliest - clock.monotonic(), 0.0) + _GRAIN
-            self._expiry = asyncio.get_running_loop().call_later(left, self._end_overdue)
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(left, self._end_overdue, context=self._context)
 
     def _end_overdue(self) -> None:
         """Fail those that still wait and whose time is over, in the order of their deadlines."""

@@ -48,6 +48,7 @@ from eventbus.emit.emission import PendingEmission
 from eventbus.errors import EmitError, ProviderStopped
 from eventbus.model import clock
 from eventbus.runtime.clean_up import call_unless_ending
+from eventbus.runtime.own_context import own_context
 from eventbus.store.store import Store
 from eventbus.store.tree_store import CALL_ROWS, Chunk, TreeVerdict
 from eventbus.telemetry.send_meter import SendMeter
@@ -77,6 +78,7 @@ class TreeSender:
         self._store = store
         self._tracker = tracker
         self._emitter = emitter
+        self._context = own_context()
         self._waiting: deque[_PendingTree] = deque()
         self._calls: set[asyncio.Task[None]] = set()
         self._under_way = 0
@@ -105,7 +107,8 @@ class TreeSender:
             self._start(self._send_chunks(pending))
             return
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._flush)  # the other trees of this tick go along
+            # Not at once: the other trees of this tick go along.
+            asyncio.get_running_loop().call_soon(self._flush, context=self._context)
         self._waiting.append(pending)
         if pending.deadline < self._expiry_at < math.inf:
             self._watch_waiting()
@@ -124,7 +127,9 @@ class TreeSender:
             self._fail(pending, asyncio.CancelledError(), is_last=False)
 
     def _start(self, call: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(call, name="eventbus-tree-sender")
+        task = asyncio.get_running_loop().create_task(
+            call, name="eventbus-tree-sender", context=self._context.copy()
+        )
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
@@ -155,7 +160,8 @@ class TreeSender:
         self._expiry_at = min((each.deadline for each in self._waiting), default=math.inf)
         if self._waiting:
             left = max(self._expiry_at - clock.monotonic(), 0.0)
-            self._expiry = asyncio.get_running_loop().call_later(left, self._end_overdue)
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(left, self._end_overdue, context=self._context)
 
     def _end_overdue(self) -> None:
         """Fail the trees that still wait and whose time is over."""

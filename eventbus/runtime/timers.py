@@ -10,6 +10,8 @@ import asyncio
 import heapq
 from typing import Protocol
 
+from eventbus.runtime.own_context import own_context
+
 __all__ = ["HasDeadline", "TimerWheel"]
 
 _WIDTH = 0.02
@@ -35,6 +37,7 @@ class TimerWheel:
         self._buckets: dict[int, dict[int, HasDeadline]] = {}
         self._order: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._context = own_context()
 
     def add(self, target: HasDeadline, seconds: float) -> int:
         """Call `target.on_deadline` after `seconds`. Return the bucket, for `discard`."""
@@ -66,7 +69,7 @@ class TimerWheel:
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_at(self._order[0] * _WIDTH, self._on_timer)
+        self._timer = loop.call_at(self._order[0] * _WIDTH, self._on_timer, context=self._context)
 
     def _on_timer(self) -> None:
         loop = asyncio.get_running_loop()

@@ -124,6 +124,11 @@ class VirtualWire(Wire):
 
     def send(self, command: tuple[str | bytes | float, ...], sink: ReplySink) -> None:
         """Send one command; `sink` gets its answer, once."""
+        node = NODE.get()
+        if node is not None and node.is_dead:
+            # It has killed itself, and runs up to its next await.
+            sink.set_exception(StoreUnavailable("this process was killed", address=self._address))
+            return
         self.owed.append(sink)
         self._network.send(self, command)
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextvars import Context, ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakSet
 
+from eventbus.runtime.own_context import PROCESS
 from eventbus.runtime.upkeep import Upkeep
 from eventbus.telemetry.gauge_board import boards
 
@@ -71,17 +72,27 @@ class Node:
         if not self.is_dead:
             self._timers.append((handle, kind))
 
+    def take(self, task: asyncio.Task[Any]) -> None:
+        """Take a task that begins here. What the dead begin, up to the next await of what ran, never runs."""
+        if self.is_dead:
+            self._bury(task)
+        else:
+            self.tasks.add(task)
+
+    def _bury(self, *tasks: asyncio.Task[Any]) -> None:
+        for task in tasks:
+            self._time.parts.strike(task)
+        _graves.append((self, tasks))
+
     def kill(self) -> None:
         """End it as `kill -9` does: nothing of it runs any more, and the server sees its connections end."""
         self.is_live, self.is_dead = False, True
         if not self.death.done():
             self.death.set_result(None)
-        tasks: list[Any] = [task for task in self.tasks if not task.done()]
-        for task in tasks:
-            self._time.parts.strike(task)
+        self._bury(*[task for task in self.tasks if not task.done()])
         self._time.outside -= self.holds
         self.holds.clear()
-        _graves.append((self, tasks, self._take_handles()))
+        _graves.append(self._take_handles())
         for board in [board for board, keeper in boards.items() if keeper in self.tasks]:
             del boards[board]
         for each in list(self.connections):
@@ -117,5 +128,5 @@ class Node:
         return ready, marked + self._time.take_upkeep(self)
 
 
-NODE: ContextVar[Node | None] = ContextVar("node", default=None)
+NODE = cast("ContextVar[Node | None]", PROCESS)
 """To which node the running code belongs; None for the test itself."""

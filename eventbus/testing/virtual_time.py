@@ -279,7 +279,7 @@ class VirtualTime:
             node = context[NODE]
         task: asyncio.Task[Any] = self._create_task(coro, context=context, **options)
         if node is not None:
-            node.tasks.add(task)
+            node.take(task)
         return task
 
     def _whole(self, when: float) -> float:

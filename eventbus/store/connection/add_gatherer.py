@@ -39,6 +39,7 @@ from itertools import chain
 from typing import Any
 
 from eventbus.errors import StoreError, StoreRefused
+from eventbus.runtime.own_context import own_context
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.functions import Functions
 from eventbus.store.connection.invocation import Command, Invocation
@@ -99,6 +100,7 @@ class AddGatherer:
         self._parts: list[AddPart] = []
         self._in_flight = 0
         self._is_due = False
+        self._context = own_context()
 
     @property
     def is_needed(self) -> bool:
@@ -114,7 +116,7 @@ class AddGatherer:
     def _send_soon(self) -> None:
         if self._parts and not self._is_due and self._in_flight < _IN_FLIGHT:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._send_all)
+            asyncio.get_running_loop().call_soon(self._send_all, context=self._context)
 
     def _send_all(self) -> None:
         self._is_due = False

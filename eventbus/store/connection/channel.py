@@ -25,6 +25,7 @@ from typing import Any
 from eventbus.errors import StoreUnavailable
 from eventbus.model import clock
 from eventbus.runtime.clean_up import run_to_end
+from eventbus.runtime.own_context import own_context
 from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.translation import translate
 from eventbus.store.connection.wire import ReplySink, Wire
@@ -46,6 +47,7 @@ class Channel:
         self._stay: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._closed = False
+        self._context = own_context()
         self.connections: int = 0
         """How many connections were opened so far. Another one may lead to another server."""
 
@@ -115,7 +117,8 @@ class Channel:
         wire.send(command, sink)  # may end the connection: then `sink` has its error already
         if self._watch is None and wire.is_watched and self._wire is wire:
             loop = asyncio.get_running_loop()
-            self._watch = loop.call_later(self._answer_timeout, self._check_answers)
+            wait = self._answer_timeout
+            self._watch = loop.call_later(wait, self._check_answers, context=self._context)
         return True
 
     def _send(self, command: tuple[str | bytes | float, ...]) -> asyncio.Future[Any]:
@@ -152,7 +155,9 @@ class Channel:
         if self._closed:
             raise StoreUnavailable("this connection is closed", address=self.connector.address)
         if self._opening is None:
-            self._opening = asyncio.create_task(self._connect(), name=f"{self._name}-connect")
+            self._opening = asyncio.create_task(
+                self._connect(), name=f"{self._name}-connect", context=self._context.copy()
+            )
             self._opening.add_done_callback(_hear)  # all callers may have given up meanwhile
         return self._opening
 
@@ -191,7 +196,7 @@ class Channel:
         loop = asyncio.get_running_loop()
         left = wire.heard + self._answer_timeout - loop.time()
         if left > 0:
-            self._watch = loop.call_later(left, self._check_answers)
+            self._watch = loop.call_later(left, self._check_answers, context=self._context)
             return
         wire.end(TimeoutError(f"no answer for {self._answer_timeout:g} s"))
 

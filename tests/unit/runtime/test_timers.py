@@ -22,7 +22,7 @@ class FakeLoop:
     def time(self) -> float:
         return self.now
 
-    def call_at(self, when: float, call: Any) -> FakeTimer:
+    def call_at(self, when: float, call: Any, *, context: Any) -> FakeTimer:
         self.made += 1
         timer = FakeTimer(self, when, call)
         self.timers.append(timer)
