@@ -94,3 +94,26 @@ async def test_the_list_comes_at_eight_also_when_summer_time_begins() -> None:
     async with TestBus(provider, schedules=True, start=saturday) as bus:
         await bus.advance("2 days")
         assert [run.at.hour for run in bus.ran] == [7, 6]  # in UTC
+
+
+async def test_a_booking_during_an_outage_is_not_lost() -> None:
+    async with TestBus(provider) as bus:
+        booking = provider.emit(booked, Appointment("ada", bus.now + timedelta(days=10)))
+        await bus.server_away("5s")
+        await booking
+        assert len(bus.emitted(due)) == 1
+
+
+async def test_a_reminder_whose_worker_dies_is_sent_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with TestBus(provider) as bus:
+
+        async def die(*_: str) -> None:
+            monkeypatch.undo()  # the next one lives
+            bus.kill_worker()
+
+        monkeypatch.setattr("clinic.send", die)
+        reminder = provider.emit(due, Appointment("ada", bus.now), reply_timeout="1h")
+        await bus.settle()
+        await bus.start_worker()
+        await reminder
+        assert [run.name for run in bus.ran] == ["reminder.due", "reminder.due"]
