@@ -74,9 +74,10 @@ class Interrupts:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Count a signal. It may interrupt any step, so this takes no lock and lets the event loop act."""
         self.count += 1
+        count = self.count  # the next signal may interrupt any of these lines
         self.code = 128 + number
-        if self.count <= len(self._limits) and sys.__stderr__ is not None:
-            faulthandler.dump_traceback_later(self._limits[self.count - 1], exit=True, file=sys.__stderr__)
+        if count <= len(self._limits) and sys.__stderr__ is not None:
+            faulthandler.dump_traceback_later(self._limits[count - 1], exit=True, file=sys.__stderr__)
         # In a context of its own: that of the job whose code is interrupted would put the job's id into the
         # log line.
         self._loop.call_soon_threadsafe(self._act, context=self._context)

@@ -170,7 +170,10 @@ def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None
     """Answer requests. Returns None at the end, and in a fork the request that it shall run and its files."""
     ended: dict[int, int] = {}  # exit codes by process, because an answer may not be read
     while True:
-        request, files, _, _ = socket.recv_fds(connection, _MOST, 3)
+        try:
+            request, files, _, _ = socket.recv_fds(connection, _MOST, 3)
+        except ConnectionResetError:  # it ended, and an interrupt had kept it from reading an answer
+            return None
         if not request:
             return None
         number, asked = json.loads(request)
