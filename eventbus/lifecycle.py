@@ -203,6 +203,7 @@ class Lifecycle:
     def abandon_worker(self) -> None:
         """Forget the worker without ending it, as after the death of its process."""
         self.worker = None
+        self._ownership.renew_lock()
 
     async def _end_worker(self, worker: EventWorker) -> None:
         if self.worker is worker:

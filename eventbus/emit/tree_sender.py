@@ -131,7 +131,7 @@ class TreeSender:
             call, name="eventbus-tree-sender", context=self._context.copy()
         )
         self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        task.add_done_callback(self._calls.discard, context=self._context)
 
     def _flush(self) -> None:
         """Send the waiting trees while fewer than `IN_FLIGHT` calls are under way."""

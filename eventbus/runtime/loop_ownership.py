@@ -61,8 +61,13 @@ class LoopOwnership:
     def forget_lock(self, lock: asyncio.Lock) -> None:
         """Leave the queue: the start or stop is over, or its caller no longer waits."""
         with self._guard:
-            if lock is self._lock:  # otherwise it is older than a fork or a closed loop
+            if lock is self._lock:  # otherwise it is older than a fork, a closed loop or a killed worker
                 self._holders -= 1
+
+    def renew_lock(self) -> None:
+        """Let nobody wait for those in the queue, because tasks among them run no more."""
+        with self._guard:
+            self._lock, self._holders = asyncio.Lock(), 0
 
     def not_started(self, verb: str) -> EventBusError:
         """Return the error for a call that needs a started provider. `verb` names the caller's action."""

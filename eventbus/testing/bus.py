@@ -25,7 +25,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast, overload
 
-from eventbus.errors import EventBusError, UsageError
+from eventbus.errors import EventBusError, ProviderStopped, UsageError
 from eventbus.handlers.context import EventContext
 from eventbus.handlers.middleware import CallNext
 from eventbus.handlers.steering import RunFacts, Steered, Target
@@ -46,7 +46,7 @@ from eventbus.testing.answers import Answer, Answerable, FlowToSignal, FlowToTri
 from eventbus.testing.lone_run import run_alone
 from eventbus.testing.loop_parts import waits_for
 from eventbus.testing.network import SCHEME, Network, VirtualConnector
-from eventbus.testing.nodes import NODE, Node
+from eventbus.testing.nodes import NODE, Node, is_dead
 from eventbus.testing.records import (
     EmissionRecord,
     EmittedPayloads,
@@ -670,7 +670,7 @@ class TestBus:
             if not running.done() and not node.is_dead:
                 running.cancel()
                 await asyncio.wait((running,))
-        if node.is_dead and not running.done():
+        if node.is_dead:
             raise UsageError("the worker was killed while it ran the handler")
         return running.result()
 
@@ -729,7 +729,7 @@ class TestBus:
     def _send(self, answer: Answer) -> None:
         task = self._time.loop.create_task(self._send_soon(answer), context=self._outside.copy())
         self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        task.add_done_callback(self._sending.discard, context=self._outside)
 
     async def _send_soon(self, answer: Answer) -> None:
         await self._time.settle()
@@ -852,7 +852,7 @@ class TestBus:
                 break
         else:
             result = await call_next(value)
-        if facts.flow:
+        if facts.flow and not is_dead():
             self._note_passed(facts.flow, facts.name)
         return result
 
@@ -861,9 +861,10 @@ class TestBus:
 
     def _watch_emits(self, life: Lifecycle) -> None:
         emitter: Any = life.emitter
-        emit = emitter.emit
+        emit, add_tree = emitter.emit, emitter.add_tree
 
         def watched(route: Any, payload: Any, options: Any, **more: Any) -> Any:
+            _check_alive()
             emission = emit(route, payload, options, **more)
             ambient = current()
             given = options.idempotency_key
@@ -886,7 +887,11 @@ class TestBus:
                 self._note_passed(_flow_of(ambient.job_id), route.name)
             return emission
 
-        emitter.emit = watched
+        def add_watched(*args: Any, **given: Any) -> Any:
+            _check_alive()
+            return add_tree(*args, **given)
+
+        emitter.emit, emitter.add_tree = watched, add_watched
 
     # Names
 
@@ -983,6 +988,11 @@ def _shown_name(named: Any) -> str:
         return named
     name = getattr(named, "name", None) or getattr(named, "__qualname__", None)
     return name if isinstance(name, str) else shown(named)
+
+
+def _check_alive() -> None:
+    if is_dead():
+        raise ProviderStopped("this worker was killed, so it emits nothing any more")
 
 
 def _label(subscription: Subscription) -> str:

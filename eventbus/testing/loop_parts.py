@@ -111,10 +111,12 @@ class LoopParts:
         self, is_taken: Callable[[Context], bool]
     ) -> tuple[list[asyncio.Handle], list[asyncio.TimerHandle]]:
         """Take out what the loop would run in contexts of some kind: now, and at a time."""
-        ready = [each for each in self._loop._ready if is_taken(each._context)]
-        kept = [each for each in self._loop._ready if not is_taken(each._context)]
-        self._loop._ready.clear()
-        self._loop._ready.extend(kept)
+        ready: list[asyncio.Handle] = []
+        for place, each in enumerate(self._loop._ready):
+            if is_taken(each._context):
+                ready.append(each)
+                # The running round has counted them: it passes over a cancelled one.
+                self._loop._ready[place] = _make_cancelled()
         timers = [each for each in self._loop._scheduled if is_taken(each._context)]
         self._loop._scheduled[:] = [each for each in self._loop._scheduled if not is_taken(each._context)]
         heapq.heapify(self._loop._scheduled)
@@ -128,6 +130,12 @@ class LoopParts:
         asyncio.tasks._unregister_task(task)
         struck: Any = task
         struck._log_destroy_pending = False
+
+
+def _make_cancelled() -> asyncio.Handle:
+    handle = events.Handle(int, (), asyncio.get_running_loop(), None)
+    handle.cancel()
+    return handle
 
 
 def make_handle(

@@ -33,7 +33,7 @@ from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.translation import refusal
 from eventbus.store.connection.wire import Refusal, ReplySink, Wire
 from eventbus.store.scripting.scripts import list_scripts, load_script
-from eventbus.testing.nodes import NODE, Node
+from eventbus.testing.nodes import NODE, Node, is_dead
 from eventbus.testing.server import TestServer
 from eventbus.testing.virtual_time import VirtualTime
 
@@ -124,9 +124,7 @@ class VirtualWire(Wire):
 
     def send(self, command: tuple[str | bytes | float, ...], sink: ReplySink) -> None:
         """Send one command; `sink` gets its answer, once."""
-        node = NODE.get()
-        if node is not None and node.is_dead:
-            # It has killed itself, and runs up to its next await.
+        if is_dead():
             sink.set_exception(StoreUnavailable("this process was killed", address=self._address))
             return
         self.owed.append(sink)

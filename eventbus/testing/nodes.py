@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextvars import Context, ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from weakref import WeakSet
 
 from eventbus.runtime.own_context import PROCESS
@@ -26,7 +26,7 @@ from eventbus.telemetry.gauge_board import boards
 if TYPE_CHECKING:
     from eventbus.testing.virtual_time import VirtualTime
 
-__all__ = ["NODE", "Node"]
+__all__ = ["NODE", "Node", "is_dead"]
 
 
 class Connection(Protocol):
@@ -36,6 +36,8 @@ class Connection(Protocol):
         """End without a word to this side."""
         ...
 
+
+T = TypeVar("T")
 
 _graves: list[Any] = []
 
@@ -72,24 +74,19 @@ class Node:
         if not self.is_dead:
             self._timers.append((handle, kind))
 
-    def take(self, task: asyncio.Task[Any]) -> None:
-        """Take a task that begins here. What the dead begin, up to the next await of what ran, never runs."""
-        if self.is_dead:
-            self._bury(task)
-        else:
-            self.tasks.add(task)
-
-    def _bury(self, *tasks: asyncio.Task[Any]) -> None:
-        for task in tasks:
-            self._time.parts.strike(task)
-        _graves.append((self, tasks))
+    def bury(self, task: asyncio.Task[T]) -> asyncio.Task[T]:
+        """Keep a task of the dead for ever, and return it."""
+        self._time.parts.strike(task)
+        _graves.append((self, task))
+        return task
 
     def kill(self) -> None:
         """End it as `kill -9` does: nothing of it runs any more, and the server sees its connections end."""
         self.is_live, self.is_dead = False, True
         if not self.death.done():
             self.death.set_result(None)
-        self._bury(*[task for task in self.tasks if not task.done()])
+        for task in [task for task in self.tasks if not task.done()]:
+            self.bury(task)
         self._time.outside -= self.holds
         self.holds.clear()
         _graves.append(self._take_handles())
@@ -130,3 +127,9 @@ class Node:
 
 NODE = cast("ContextVar[Node | None]", PROCESS)
 """To which node the running code belongs; None for the test itself."""
+
+
+def is_dead() -> bool:
+    """Return whether the running code is of a dead node: it has killed that, and has not awaited since."""
+    node = NODE.get()
+    return node is not None and node.is_dead

@@ -277,9 +277,12 @@ class VirtualTime:
             if NODE not in context:  # an empty one belongs where it was made
                 context.run(NODE.set, node)
             node = context[NODE]
+        if node is not None and node.is_dead:
+            # Not by a factory, which may begin it at once.
+            return node.bury(asyncio.Task(coro, loop=self.loop, context=context))
         task: asyncio.Task[Any] = self._create_task(coro, context=context, **options)
         if node is not None:
-            node.take(task)
+            node.tasks.add(task)
         return task
 
     def _whole(self, when: float) -> float:

@@ -158,7 +158,9 @@ class Channel:
             self._opening = asyncio.create_task(
                 self._connect(), name=f"{self._name}-connect", context=self._context.copy()
             )
-            self._opening.add_done_callback(_hear)  # all callers may have given up meanwhile
+            self._opening.add_done_callback(
+                _hear, context=self._context
+            )  # all callers may have given up meanwhile
         return self._opening
 
     async def _open(self) -> None:
