@@ -48,7 +48,7 @@ def _run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("release", _allowed())
 def test_the_wire_takes_over_the_connections_of_each_redis_py(release: str, tmp_path: Path) -> None:
     wanted = f"redis[hiredis]=={release}"

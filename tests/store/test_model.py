@@ -376,7 +376,7 @@ class Life(
 
 @pytest.mark.once
 @pytest.mark.slow
-@pytest.mark.timeout(0 if _IS_LONG else 1200)
+@pytest.mark.timeout(0 if _IS_LONG else 3600)
 def test_the_store_keeps_every_promise_about_the_life_of_jobs(bench: Bench) -> None:
     HandRules.handed = LaneRules.rested = JournalRules.woken = JournalRules.appended = MergeRules.merged = 0
     ShelfRules.shelved = ShelfRules.returned = 0

@@ -36,7 +36,7 @@ _WORKERS = ["w", "x"]
 _POLICIES: list[Policy] = ["", "", "", "", "fail", "ignore", "remove", "wake"]
 
 _IS_LONG = settings.get_current_profile_name() == "long"
-pytestmark = [pytest.mark.once, pytest.mark.slow, pytest.mark.timeout(0 if _IS_LONG else 1200)]
+pytestmark = [pytest.mark.once, pytest.mark.slow, pytest.mark.timeout(0 if _IS_LONG else 3600)]
 _SMALL = settings(max_examples=25, stateful_step_count=40, derandomize=True, database=None, deadline=None)
 SETTINGS = settings(
     settings.get_profile("long") if _IS_LONG else _SMALL, suppress_health_check=[HealthCheck.too_slow]

@@ -24,7 +24,7 @@ from eventbus.emit.job_tree import Member, rows_of
 from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, Wait
 from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer
 
-pytestmark = [pytest.mark.once, pytest.mark.slow]
+pytestmark = [pytest.mark.once, pytest.mark.slow, pytest.mark.timeout(3600)]
 _FAILED = ("failed", "cancelled")
 
 

@@ -45,6 +45,7 @@ async def _plant_queues(provider: EventProvider) -> None:
 
 @pytest.mark.once
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_no_read_costs_more_with_ten_times_as_many_jobs(
     make_provider: Callable[..., EventProvider], invoke: Callable[..., Result], admin: Callable[..., Any]
 ) -> None:

@@ -178,6 +178,7 @@ def _never_done(document: dict[str, Any], answers: list[tuple[str, str, int]]) -
 
 @pytest.mark.once
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 async def test_check_25_all_that_the_description_allows_and_forbids_is_answered_as_it_says(
     make_provider: Callable[..., EventProvider],
     stack: AsyncExitStack,
