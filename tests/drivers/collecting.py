@@ -19,10 +19,13 @@ def begin_elsewhere(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)
     if worker is None or len(config.args) != 1 or not Path(config.args[0]).is_dir():
         return
+    # What is named is collected although `--ignore` names it.
+    left_out = {Path(each).resolve() for each in config.getoption("ignore") or ()}
     parts = sorted(
         each
         for each in Path(config.args[0]).iterdir()
-        if (each.is_dir() and any(each.rglob("test_*.py"))) or each.match("test_*.py")
+        if each.resolve() not in left_out
+        and ((each.is_dir() and any(each.rglob("test_*.py"))) or each.match("test_*.py"))
     )
     sizes = [_size_of(each) for each in parts]
     # One that comes for a process that has ended has a number behind those of all.

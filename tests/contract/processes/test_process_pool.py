@@ -173,12 +173,14 @@ async def test_a_timeout_kills_its_process_with_what_it_started_and_no_other(
         [
             ("hold", process_handlers.hold, {"concurrency": 2}),
             ("brief", process_handlers.hold, {"timeout": 8, "concurrency": 1}),
+            ("pid", process_handlers.pid, {"concurrency": 1}),
         ]
     )
     others = [bench.hold(), bench.hold()]
     await until(lambda: len(bench.held) == 2, "two run", within=_PATIENT)
     before = bench.held
-    late = bench.provider.emit("brief", str(bench.folder), reply_timeout=120)
+    await bench.provider.emit("pid", 1, reply_timeout=240)  # its process has begun, which takes long
+    late = bench.provider.emit("brief", str(bench.folder), reply_timeout=240)
     await until(lambda: len(bench.held) == 3, "a third runs", within=_PATIENT)
     (third,) = set(bench.held) - set(before)
     with pytest.raises(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from importable import saving
+from importable import process_handlers, saving
 
 from eventbus import EventProvider, HandlerError, JobCancelled, Retry
 from workflows import WorkflowProvider
@@ -78,8 +78,10 @@ async def test_a_handler_that_asks_hears_why_it_should_end(
     provider = make_provider(grace="10s", retry=Retry(1), reply_timeout=60)
     options: dict[str, Any] = {"timeout": "10s"} if reason == "timeout" else {}
     provider.on("grind", pool="process", **options)(saving.grind)
+    provider.on("pid", pool="process")(process_handlers.pid)
     async with provider:
         async with provider.worker():
+            await provider.emit("pid", 1)  # the process has begun, which takes a busy machine long
             emission = provider.emit("grind", str(tmp_path))
             await until((tmp_path / "began").exists, "the handler runs")
             if reason == "cancel":
