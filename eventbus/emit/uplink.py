@@ -34,7 +34,8 @@ What must always hold:
 - in a forked process the list is empty. The parent's uplinks are kept there, untouched, because one that is
   thrown away would close the parent's connections;
 - an uplink belongs to its loop. One of a loop that was closed without a stop is forgotten with the loop;
-- the roles run in an empty context, so that no log line carries the facts of the provider that came first.
+- the roles run in a context of their own, so that no log line carries the facts of the provider that came
+  first.
 
 Crash windows: `reply_reader` and `wait_list` name them. A fault of the stream or the connection concerns all
 providers alike, as it did the emissions of one provider.
@@ -47,7 +48,6 @@ of all of them, because the server would write one entry for each provider and c
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import itertools
 import os
 import threading
@@ -63,6 +63,7 @@ from eventbus.emit.wait_list import WaitList
 from eventbus.errors import ProviderStopped, StoreError
 from eventbus.model import chance, clock
 from eventbus.runtime.clean_up import call_unless_ending
+from eventbus.runtime.own_context import own_context
 from eventbus.settings.settings import Settings
 from eventbus.store.connection.connector import make_connector
 from eventbus.store.store import SHARD, Store
@@ -120,7 +121,7 @@ class Uplink:
         """Run the roles until the last provider leaves. Does nothing when they run."""
         if self._roles is None:
             self._roles = asyncio.create_task(
-                self._run_roles(), name="eventbus-uplink", context=contextvars.Context()
+                self._run_roles(), name="eventbus-uplink", context=own_context()
             )
             self._roles.add_done_callback(self._on_roles_end)
 

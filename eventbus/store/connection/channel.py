@@ -117,8 +117,7 @@ class Channel:
         wire.send(command, sink)  # may end the connection: then `sink` has its error already
         if self._watch is None and wire.is_watched and self._wire is wire:
             loop = asyncio.get_running_loop()
-            wait = self._answer_timeout
-            self._watch = loop.call_later(wait, self._check_answers, context=self._context)
+            self._watch = loop.call_later(self._answer_timeout, self._check_answers, context=self._context)
         return True
 
     def _send(self, command: tuple[str | bytes | float, ...]) -> asyncio.Future[Any]:
@@ -158,9 +157,8 @@ class Channel:
             self._opening = asyncio.create_task(
                 self._connect(), name=f"{self._name}-connect", context=self._context.copy()
             )
-            self._opening.add_done_callback(
-                _hear, context=self._context
-            )  # all callers may have given up meanwhile
+            # All callers may have given up meanwhile.
+            self._opening.add_done_callback(_hear, context=self._context)
         return self._opening
 
     async def _open(self) -> None:

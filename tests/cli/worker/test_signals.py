@@ -182,7 +182,7 @@ def test_a_second_signal_ends_a_worker_whatever_its_lifespan_does(
 
 
 _BLOCKED = """
-import asyncio, os, signal, sys, time
+import asyncio, time
 from eventbus.cli.signals import Interrupts
 
 async def main() -> None:
