@@ -1,11 +1,12 @@
 """What can be counted of the house: `python tests/house_figures.py` prints the table of its shape.
 
-`--walk` beside it runs a flow of two steps on an embedded server, and counts where the result of the first step is on
-its way into the list of appends that the worker sends. `test_house.py` holds the figures that must not grow.
+`--walk` beside it runs a flow of two steps on an embedded server, and counts where the result of the first
+step is on its way into the list of appends that the worker sends. `test_house.py` holds the figures that must
+not grow.
 
-A room is a folder directly under a package with all below it, or a module beside the folders. An arrow leads from a room
-to one that it imports, and upward where the contract of layers in `pyproject.toml` has that one above. Imports for types
-count. Lines of code are those with a token that is neither a comment nor a docstring.
+A room is a folder directly under a package with all below it, or a module beside the folders. An arrow leads
+from a room to one that it imports, and upward where the contract of layers in `pyproject.toml` has that one
+above. Imports for types count. Lines of code are those with a token that is neither a comment nor a docstring.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def shared_names() -> dict[str, list[str]]:
 
 
 def forwarders() -> list[str]:
-    """Return the methods that do nothing but call one of another object with their own parameters, unchanged."""
+    """Return the methods that only call one of another object with their own parameters, unchanged."""
     return [
         f"{module_name(path)}.{node.name}.{function.name}"
         for path, node in classes()
@@ -280,7 +281,7 @@ def figures() -> dict[str, int]:
 
 
 class Walk:
-    """Where the event loop is between the return of a function of a program and a call of a method of ours."""
+    """Where the event loop is between the return of a program's function and a call of a method of ours."""
 
     def __init__(self, begins: str, ends: str) -> None:
         self._begins, self._ends = begins, ends
@@ -316,7 +317,7 @@ def _module_of(file: str) -> str:
 
 
 async def walk_of_a_step() -> Walk:
-    """Follow the result of the first step of a local graph into the list of appends; the shortest of ten walks."""
+    """Follow a step's result of a local graph into the list of appends; the shortest of ten walks."""
     from eventbus import EventProvider
     from workflows import StepContext, Workflow, WorkflowProvider
 
