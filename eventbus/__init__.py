@@ -13,7 +13,7 @@ TYPE_CHECKING = (
 )
 if TYPE_CHECKING:
     from eventbus.admin.controls import QueueControls
-    from eventbus.admin.watching.watch import Change, Watch
+    from eventbus.admin.watch import Change, Watch
     from eventbus.emit.emission import Emission
     from eventbus.emit.sync_emission import SyncEmission
     from eventbus.errors import (
@@ -139,7 +139,7 @@ _PLACES = (
     "schedules.options",
     "schedule_client",
     "admin.controls",
-    "admin.watching.watch",
+    "admin.watch",
     "emit.sync_emission",
     "handlers.worker",
     "provider",

@@ -24,10 +24,10 @@ from eventbus.model.recorded_texts import check_append, check_signal_id, check_t
 from eventbus.root_pages import RootPages
 from eventbus.runtime.turnstiles import Turnstiles
 from eventbus.settings.settings import Settings
-from eventbus.store.journal_store import Signal
+from eventbus.store.calls.journal_store import Signal
+from eventbus.store.calls.tree_store import PAGE, TreePage
 from eventbus.store.keys import key_digest, payload_digest
 from eventbus.store.scripting.script_rows import Outcome, SaveRow, Wait
-from eventbus.store.tree_store import PAGE, TreePage
 
 __all__ = ["JobClient"]
 

@@ -48,7 +48,7 @@ from eventbus.handlers.steering import Around, RunFacts, Steered, Target
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.job_client import JobClient
 from eventbus.model import chance, clock
-from eventbus.model.codec.codec import Codec, json_values
+from eventbus.model.codec import Codec, json_values
 from eventbus.model.containment import Passing, contained, contained_await, original
 from eventbus.model.durations import LONGEST, Duration, milliseconds, seconds
 from eventbus.model.emits import Emits
@@ -74,9 +74,9 @@ from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.schedules.plan import RootForm, ScheduledRoot
 from eventbus.settings.keywords import check_priority, emit_options
 from eventbus.settings.merging import option_of_key
-from eventbus.store.journal_store import Signal
+from eventbus.store.calls.journal_store import Signal
+from eventbus.store.calls.tree_store import PAGE_BYTES, RootPlace, RootRow, TreePage
 from eventbus.store.scripting.script_rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
-from eventbus.store.tree_store import PAGE_BYTES, RootPlace, RootRow, TreePage
 from eventbus.telemetry.error_groups import ends_attempts
 from eventbus.telemetry.failure import (
     Failure,

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 from eventbus.admin.controls import Controls
 from eventbus.admin.inspector import Inspector
-from eventbus.admin.watching.watch import Watch
+from eventbus.admin.watch import Watch
 from eventbus.emit.emission import Emission
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError

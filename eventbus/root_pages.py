@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.settings.settings import Settings
-from eventbus.store.tree_store import RootPlace, RootRow
+from eventbus.store.calls.tree_store import RootPlace, RootRow
 
 __all__ = ["RootPages"]
 

@@ -20,7 +20,7 @@ from eventbus.emit.route import Route, Routes
 from eventbus.errors import DefinitionError, ProviderStopped, StoreError, UsageError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model import chance, clock
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.message import NOT_HIDDEN
@@ -42,8 +42,8 @@ from eventbus.schedules.plan import (
 )
 from eventbus.schedules.timetable import COUNTED
 from eventbus.settings.settings import Settings
+from eventbus.store.calls.schedule_store import Word
 from eventbus.store.keys import payload_digest
-from eventbus.store.schedule_store import Word
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import REUSE, AddQueue, AddRow, ScheduleRow, TimeoutRow
 from eventbus.store.store import Store

@@ -233,7 +233,7 @@ def _mutations_of(subject: Subject, rng: random.Random) -> Iterator[Mutation]:
 _LOAD = """
 import redis
 from drivers.servers import Server
-from eventbus.store.functions.library import load_library
+from eventbus.store.scripting.library import load_library
 
 server = Server()
 server.start()

@@ -6,7 +6,8 @@ not grow.
 
 A room is a folder directly under a package with all below it, or a module beside the folders. An arrow leads
 from a room to one that it imports, and upward where the contract of layers in `pyproject.toml` has that one
-above. Imports for types count. Lines of code are those with a token that is neither a comment nor a docstring.
+above. Imports for types count. Lines of code are those with a token that is neither a comment nor a
+docstring.
 """
 
 from __future__ import annotations

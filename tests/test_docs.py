@@ -307,9 +307,9 @@ def test_the_stated_rights_are_the_commands_that_the_store_uses() -> None:
     used = {name for each in store.rglob("*.lua") for name in _IN_LUA.findall(each.read_text())}
     for module in (
         *("connection/retrying", "connection/replication", "connection/invocation", "connection/functions"),
-        *("group_store", "journal_store", "presence_store"),
-        *("operations/audit_store", "operations/operation_store"),
-        *("queries", "reply_stream", "changes/stream", "store", "tree_store", "connection/wake_reader"),
+        *("calls/group_store", "calls/journal_store", "calls/presence_store", "calls/tree_store"),
+        *("calls/audit_store", "calls/operation_store", "calls/queries"),
+        *("reply_stream", "change_stream", "store", "connection/wake_reader"),
     ):
         used |= set(_IN_PYTHON.findall((store / f"{module}.py").read_text()))
     (_, rule), _ = _blocks(_ROOT / "docs" / "operations.md", "acl")  # the other one is that of viewers

@@ -22,11 +22,11 @@ import redis
 
 from eventbus import Event, EventProvider
 from eventbus.engine import job as jobs
-from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.job import Job
+from eventbus.engine.reporting.tallies import Tallies
 from eventbus.model import clock
-from eventbus.model.history.histogram import bucket_of
-from eventbus.store.history.history_store import COMPLETED, RUNS, WAITS, QueueTally
+from eventbus.model.histogram import bucket_of
+from eventbus.store.calls.history_store import COMPLETED, RUNS, WAITS, QueueTally
 
 _EVENT = Event("bench", payload=int, result=int)
 _CALLERS = 10

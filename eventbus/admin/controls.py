@@ -21,7 +21,7 @@ from eventbus.model.keep import Keep
 from eventbus.model.limit import Limit
 from eventbus.model.names import shown
 from eventbus.settings.settings import Settings
-from eventbus.store.control_store import Orders
+from eventbus.store.calls.control_store import Orders
 
 __all__ = ["Controls", "QueueControls"]
 

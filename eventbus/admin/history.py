@@ -16,11 +16,11 @@ from eventbus.errors import DefinitionError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.event import Event
-from eventbus.model.history.histogram import LAST_BUCKET, Histogram
-from eventbus.model.history.windows import LONGEST_HOURS, LONGEST_MINUTES
+from eventbus.model.histogram import LAST_BUCKET, Histogram
 from eventbus.model.names import shown
+from eventbus.model.windows import LONGEST_HOURS, LONGEST_MINUTES
 from eventbus.settings.settings import Settings
-from eventbus.store.history import history_store as codes
+from eventbus.store.calls import history_store as codes
 
 __all__ = ["Histories", "Minute"]
 

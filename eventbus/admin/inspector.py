@@ -14,6 +14,7 @@ from typing import Any, get_args
 import msgspec
 from anyio import to_thread
 
+from eventbus.admin.audit import Audit
 from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.definitions import Definitions
 from eventbus.admin.groups import GroupReport, list_groups
@@ -42,8 +43,7 @@ from eventbus.admin.jobs.lookups import Lookups
 from eventbus.admin.jobs.reasons import StateReason, Surroundings, explain, explain_orphan
 from eventbus.admin.jobs.retrials import Retrials
 from eventbus.admin.jobs.surroundings import look_around, look_before
-from eventbus.admin.operations.audit import Audit
-from eventbus.admin.operations.operations import Operations
+from eventbus.admin.operations import Operations
 from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
 from eventbus.admin.server import ServerLooks
@@ -57,9 +57,9 @@ from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.redacting import Names
 from eventbus.model.states import JobState
 from eventbus.settings.settings import Settings
-from eventbus.store.queries import Cursor, JobLook, JobRow
+from eventbus.store.calls.queries import Cursor, JobLook, JobRow
+from eventbus.store.calls.tree_store import PAGE, PAGE_BYTES
 from eventbus.store.scripting.script_rows import TreeMember
-from eventbus.store.tree_store import PAGE, PAGE_BYTES
 
 __all__ = [
     "AttemptReport",

@@ -18,9 +18,9 @@ from eventbus.model.event import Event
 from eventbus.model.limit import Limit
 from eventbus.model.names import EVENT_QUEUES, event_of, split_group
 from eventbus.settings.settings import Settings
-from eventbus.store.control_store import Orders
-from eventbus.store.overview.roster import EndedCounts, WorkerLook
-from eventbus.store.overview.silent_workers import SilentWorker, find_silent
+from eventbus.store.calls.control_store import Orders
+from eventbus.store.calls.roster import EndedCounts, WorkerLook
+from eventbus.store.calls.silent_workers import SilentWorker, find_silent
 from eventbus.store.readable import number
 from eventbus.store.scripting.script_rows import QueueLook
 from eventbus.store.store import Store

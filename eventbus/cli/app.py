@@ -45,7 +45,7 @@ _COMMANDS = {
         "Print what happens to jobs and queues, from now on or from a position on, until it is interrupted.",
     ),
     "audit": OwnCommand(
-        "eventbus.cli.operations.audit:audit",
+        "eventbus.cli.controls.audit:audit",
         "List the actions that were asked for on a dashboard, newest first.",
     ),
     "dashboard": OwnCommand(
@@ -57,7 +57,7 @@ _COMMANDS = {
     ),
     "queues": OwnCommand("eventbus.cli.controls.queues:app", "Pause queues, resume, limit and list them."),
     "operations": OwnCommand(
-        "eventbus.cli.operations.operations:app",
+        "eventbus.cli.controls.operations:app",
         "Bulk operations: one action for many jobs, done by workers.",
     ),
     "schedules": OwnCommand("eventbus.cli.commands.schedules:app", "List schedules and change them."),

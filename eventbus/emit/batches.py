@@ -17,8 +17,8 @@ from eventbus.emit.completion import CompletionTracker
 from eventbus.emit.emission import PendingEmission
 from eventbus.errors import EmitError, NoWorker, QueueFull, StoreError, StoreUnavailable
 from eventbus.model.names import split_group
+from eventbus.store.calls.tree_store import TreeVerdict
 from eventbus.store.scripting.script_rows import AddVerdict
-from eventbus.store.tree_store import TreeVerdict
 from eventbus.telemetry.logging import get_logger
 
 __all__ = [

@@ -28,7 +28,7 @@ from eventbus.emit.uplink import Uplink
 from eventbus.engine.drain import Wait
 from eventbus.errors import PayloadError, ProviderStopped, StoreError, StoreUnavailable
 from eventbus.model import clock
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 from eventbus.model.containment import contained, original
 from eventbus.model.durations import Duration, milliseconds, seconds
 from eventbus.model.message import NOT_HIDDEN, EventMessage, encode_bare, encode_message

@@ -20,8 +20,8 @@ from eventbus.model import chance
 from eventbus.model.durations import Duration
 from eventbus.model.names import shown
 from eventbus.settings.terms import keep_text
+from eventbus.store.calls.tree_store import CALL_ROWS, Chunk
 from eventbus.store.scripting.script_rows import JOIN, AddRow, EdgeRow, MemberRow, TreeHead, Wait
-from eventbus.store.tree_store import CALL_ROWS, Chunk
 
 __all__ = ["Member", "Policy", "SpawnCall", "Tree", "chunks_of", "row_of", "rows_of", "spawn_calls"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from eventbus.errors import DefinitionError, PayloadError
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 from eventbus.model.containment import contained, original
 from eventbus.model.event import Event
 from eventbus.model.names import check_key, queue_name, shown

@@ -49,8 +49,8 @@ from eventbus.errors import EmitError, ProviderStopped
 from eventbus.model import clock
 from eventbus.runtime.clean_up import call_unless_ending
 from eventbus.runtime.own_context import own_context
+from eventbus.store.calls.tree_store import CALL_ROWS, Chunk, TreeVerdict
 from eventbus.store.store import Store
-from eventbus.store.tree_store import CALL_ROWS, Chunk, TreeVerdict
 from eventbus.telemetry.send_meter import SendMeter
 
 __all__ = ["TreeSender"]

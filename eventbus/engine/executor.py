@@ -37,7 +37,7 @@ from typing import Any, Literal, cast
 
 from eventbus.engine.consumer import Consumer, SharingConsumer
 from eventbus.engine.job import Job, Settle, cancelled, fail, give_back
-from eventbus.engine.metering.job_meter import JobMeter, note_lost
+from eventbus.engine.reporting.job_meter import JobMeter, note_lost
 from eventbus.model.containment import original
 from eventbus.runtime.timers import TimerWheel
 from eventbus.telemetry.failure import describe_odd, mark_own

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from eventbus.store.journal_store import Signal
+from eventbus.store.calls.journal_store import Signal
 
 __all__ = [
     "Job",

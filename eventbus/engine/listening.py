@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 
 from eventbus.engine.executor import Running
-from eventbus.store.journal_store import JournalStore
+from eventbus.store.calls.journal_store import JournalStore
 
 __all__ = ["listen"]
 

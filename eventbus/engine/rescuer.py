@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eventbus.engine.consumer import Consumer
-from eventbus.engine.failure_listener import FailureListener
 from eventbus.engine.job import Job
-from eventbus.engine.metering.job_meter import note_stall
+from eventbus.engine.reporting.failure_listener import FailureListener
+from eventbus.engine.reporting.job_meter import note_stall
 from eventbus.errors import StoreError
 from eventbus.model import chance, clock
 from eventbus.model.states import JobState

@@ -26,20 +26,20 @@ from eventbus.engine.claiming.claimer import Claimer
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.drain import Drain, Wait
 from eventbus.engine.executor import MAX_ABANDONED
-from eventbus.engine.failure_listener import FailureListener
-from eventbus.engine.health import Health
-from eventbus.engine.history.recorder import Recorder
-from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.lease_keeper import LeaseKeeper
-from eventbus.engine.metering.gauge_reader import GaugeReader
-from eventbus.engine.operations.operation_runner import OperationRunner
+from eventbus.engine.operation_runner import OperationRunner
 from eventbus.engine.presence import Presence
+from eventbus.engine.reporting.failure_listener import FailureListener
+from eventbus.engine.reporting.gauge_reader import GaugeReader
+from eventbus.engine.reporting.health import Health
+from eventbus.engine.reporting.recorder import Recorder
+from eventbus.engine.reporting.tallies import Tallies
 from eventbus.engine.rescuer import Rescuer
 from eventbus.engine.sweeper import Sweeper
 from eventbus.engine.wake_listener import WakeListener
 from eventbus.errors import ProviderStopped
 from eventbus.model import chance, clock
-from eventbus.model.history.windows import Windows
+from eventbus.model.windows import Windows
 from eventbus.runtime.clean_up import run_to_end
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store

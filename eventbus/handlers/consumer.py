@@ -33,7 +33,7 @@ from eventbus.handlers.process.handler import RemoteHandler
 from eventbus.handlers.process.messages import check_found
 from eventbus.handlers.subscriptions import Subscription
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 from eventbus.model.durations import LONGEST
 from eventbus.model.keep import Keep, keeps_to_wire
 from eventbus.model.message import EventMessage

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, Unpack, overload
 
 from eventbus.handlers.saved import SAVED, read_saved, saved_text
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 from eventbus.model.emits import Emits
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.settings.keywords import EmitKeywords

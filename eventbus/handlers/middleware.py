@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 from eventbus.errors import DefinitionError, PayloadError
 from eventbus.handlers.context import EventContext
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 from eventbus.model.names import shown
 
 __all__ = ["CallNext", "Middleware", "chain", "check_middleware", "encode_passed_on"]

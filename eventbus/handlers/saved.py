@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from eventbus.errors import DefinitionError, PayloadError
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 
 __all__ = ["SAVED", "read_saved", "saved_text"]
 

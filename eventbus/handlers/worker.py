@@ -26,10 +26,10 @@ import anyio
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.drain import Wait
 from eventbus.engine.executor import Running
-from eventbus.engine.health import Health
 from eventbus.engine.job import Job
 from eventbus.engine.kept_lines import LineWriter
 from eventbus.engine.progress import ProgressWriter
+from eventbus.engine.reporting.health import Health
 from eventbus.engine.worker import Worker, WorkerOptions
 from eventbus.errors import ProviderStopped, StoreRefused
 from eventbus.handlers.batches.consumer import BatchConsumer

@@ -18,7 +18,7 @@ import asyncio
 
 import msgspec
 
-from eventbus.engine.metering.job_meter import note_lateness
+from eventbus.engine.reporting.job_meter import note_lateness
 from eventbus.errors import DefinitionError, StoreError
 from eventbus.model import chance, clock
 from eventbus.runtime.upkeep import mark

@@ -15,10 +15,10 @@ import msgspec
 
 from eventbus.errors import ConfigError
 from eventbus.model.durations import seconds
-from eventbus.model.history.windows import read_windows
 from eventbus.model.keep import read_keep
 from eventbus.model.names import shown
 from eventbus.model.retry import Retry
+from eventbus.model.windows import read_windows
 
 __all__ = ["READERS", "VARIABLES", "refused"]
 

@@ -22,11 +22,11 @@ import msgspec
 from eventbus.errors import ConfigError, DefinitionError
 from eventbus.model import clock
 from eventbus.model.durations import LONGEST, Duration, seconds
-from eventbus.model.history.windows import Windows
 from eventbus.model.keep import Keep
 from eventbus.model.names import shown
 from eventbus.model.retry import Retry
 from eventbus.model.url_redaction import EMBEDDED, redact
+from eventbus.model.windows import Windows
 from eventbus.settings.readers import READERS, VARIABLES
 
 __all__ = ["DEFAULT_URL", "Settings"]

@@ -14,15 +14,15 @@ import msgspec
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.model import clock
-from eventbus.store.backlog import Backlog, Neglected
+from eventbus.store.calls.backlog import Backlog, Neglected
+from eventbus.store.calls.control_store import ControlStore
+from eventbus.store.calls.presence_store import PresenceStore
+from eventbus.store.calls.roster import RosterStore
+from eventbus.store.calls.silent_workers import find_silent
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.retrying import RetryingCaller
-from eventbus.store.control_store import ControlStore
 from eventbus.store.keys import Keys
-from eventbus.store.overview.roster import RosterStore
-from eventbus.store.overview.silent_workers import find_silent
-from eventbus.store.presence_store import PresenceStore
 from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.store.store import OLDEST, SHARD
 

@@ -17,6 +17,15 @@ from itertools import chain
 from typing import Any
 
 from eventbus.errors import StoreError, StoreRefused
+from eventbus.store.calls.control_store import ControlStore
+from eventbus.store.calls.group_store import GroupStore
+from eventbus.store.calls.history_store import HistoryStore
+from eventbus.store.calls.journal_store import JournalStore
+from eventbus.store.calls.lease_store import LeaseStore
+from eventbus.store.calls.presence_store import PresenceStore
+from eventbus.store.calls.queries import QueryStore
+from eventbus.store.calls.schedule_store import ScheduleStore
+from eventbus.store.calls.tree_store import TreeStore
 from eventbus.store.connection.add_gatherer import AddGatherer, AddPart
 from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
@@ -27,15 +36,7 @@ from eventbus.store.connection.known_scripts import KnownScripts
 from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
 from eventbus.store.connection.retrying import RetryingCaller, watch_saving
 from eventbus.store.connection.wake_reader import WakeReader
-from eventbus.store.control_store import ControlStore
-from eventbus.store.group_store import GroupStore
-from eventbus.store.history.history_store import HistoryStore
-from eventbus.store.journal_store import JournalStore
 from eventbus.store.keys import Keys
-from eventbus.store.lease_store import LeaseStore
-from eventbus.store.presence_store import PresenceStore
-from eventbus.store.queries import QueryStore
-from eventbus.store.schedule_store import ScheduleStore
 from eventbus.store.scripting.note_rows import LineRow
 from eventbus.store.scripting.packing import (
     AddRows,
@@ -57,7 +58,6 @@ from eventbus.store.scripting.script_rows import (
 )
 from eventbus.store.scripting.turn_rows import Idle, SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.server_info import failed_saves, parse_info
-from eventbus.store.tree_store import TreeStore
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["OLDEST", "SHARD", "Store"]

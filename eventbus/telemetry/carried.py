@@ -30,7 +30,7 @@ from uuid import UUID
 
 import msgspec
 
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 from eventbus.model.containment import contained
 from eventbus.model.redaction.hidden_values import HiddenTexts
 from eventbus.model.type_matching import is_untyped

@@ -1,6 +1,6 @@
 """Listeners: functions of a program that hear what happens in the workers of its own process.
 
-Not here: what happens in other processes (`admin.watching.watch`), and where a worker tells what it does.
+Not here: what happens in other processes (`admin.watch`), and where a worker tells what it does.
 
 What must always hold:
 - who has no listeners pays for one look at a flag;

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eventbus.store.functions.library import load_library
+from eventbus.store.scripting.library import load_library
 from eventbus.store.scripting.scripts import Script, load_script
 
 __all__ = ["Call", "read_answer", "read_call", "read_claims", "take_frame"]

@@ -16,7 +16,8 @@ from drivers.servers import Server, free_port
 from typer.testing import Result
 
 from eventbus import EventProvider
-from eventbus.store import backlog, diagnostics
+from eventbus.store import diagnostics
+from eventbus.store.calls import backlog
 from eventbus.store.diagnostics import TRIED, Finding
 
 Invoke = Callable[..., Result]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from eventbus import EventProvider, Retry
-from eventbus.model.history.histogram import Histogram
+from eventbus.model.histogram import Histogram
 
 Open = Callable[..., Any]
 

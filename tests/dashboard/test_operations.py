@@ -13,8 +13,8 @@ import pytest
 
 from eventbus import EventProvider, StoreUnavailable
 from eventbus.dashboard import Actor
-from eventbus.store.operations.audit_store import AuditStore
-from eventbus.store.operations.operation_store import OperationStore
+from eventbus.store.calls.audit_store import AuditStore
+from eventbus.store.calls.operation_store import OperationStore
 
 Open = Callable[..., Any]
 

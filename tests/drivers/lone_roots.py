@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from drivers.tree_driver import ROOTS, TreeDriver, make_tree, pieces_of
 
-from eventbus.store.tree_store import TreeVerdict
+from eventbus.store.calls.tree_store import TreeVerdict
 
 __all__ = ["WAYS", "Way", "add_root", "is_brief", "lists"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from drivers.records import change_record
 
+from eventbus.store.calls.queries import Cursor
 from eventbus.store.keys import TIME_DIGITS
-from eventbus.store.queries import Cursor
 from eventbus.store.scripting.packing import AddRows, Append
 from eventbus.store.scripting.script_rows import (
     AddQueue,

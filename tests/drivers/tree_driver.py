@@ -12,11 +12,11 @@ from typing import Any
 from drivers.shards import LEASE, Shard, settle, turn_queue
 
 from eventbus.emit.job_tree import Member, Tree, row_of, rows_of, spawn_calls
+from eventbus.store.calls.tree_store import Chunk, TreePage, TreeVerdict
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import AddQueue, AddVerdict, TreeHead, Wait
 from eventbus.store.scripting.turn_rows import ClaimRow, TurnAnswer
 from eventbus.store.store import Store
-from eventbus.store.tree_store import Chunk, TreePage, TreeVerdict
 
 __all__ = ["ROOTS", "STEPS", "TIMEOUT", "TreeDriver", "add_roots", "make_tree", "pieces_of"]
 

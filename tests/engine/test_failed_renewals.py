@@ -10,7 +10,7 @@ import pytest
 
 from eventbus import EventProvider
 from eventbus.errors import StoreUnavailable
-from eventbus.store.lease_store import LeaseStore
+from eventbus.store.calls.lease_store import LeaseStore
 
 pytestmark = pytest.mark.virtual
 

@@ -10,7 +10,7 @@ import pytest
 
 from eventbus import EventProvider, StoreRefused
 from eventbus.engine import presence
-from eventbus.store.presence_store import PresenceStore
+from eventbus.store.calls.presence_store import PresenceStore
 from eventbus.store.store import Store
 
 pytestmark = pytest.mark.virtual

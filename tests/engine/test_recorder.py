@@ -12,14 +12,14 @@ from drivers.shards import QUEUE, Shard, row
 
 from eventbus import EventProvider
 from eventbus.engine import job as jobs
-from eventbus.engine.history.recorder import Recorder
-from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.job import Job
+from eventbus.engine.reporting.recorder import Recorder
+from eventbus.engine.reporting.tallies import Tallies
 from eventbus.errors import StoreRefused, StoreUnavailable
 from eventbus.model import clock
-from eventbus.model.history.histogram import Histogram
-from eventbus.model.history.windows import Windows
-from eventbus.store.history.history_store import COMPLETED, OLDEST, WAITING
+from eventbus.model.histogram import Histogram
+from eventbus.model.windows import Windows
+from eventbus.store.calls.history_store import COMPLETED, OLDEST, WAITING
 from eventbus.store.store import Store
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 from drivers.shards import LEASE, QUEUE, Shard, row, settle
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree
 
-from eventbus.store.history.history_store import (
+from eventbus.store.calls.history_store import (
     CANCELLED,
     COMPLETED,
     EXPIRED,

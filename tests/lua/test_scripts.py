@@ -12,17 +12,17 @@ import pytest
 from drivers.shards import Shard, add_queue, row
 from models.overview_rows import OVERVIEW_SECTIONS
 
-from eventbus.store.control_store import Edit, Orders
-from eventbus.store.history import history_store
+from eventbus.store.calls import history_store
+from eventbus.store.calls.control_store import Edit, Orders
+from eventbus.store.calls.lease_store import LeaseStore
+from eventbus.store.calls.schedule_store import FireAnswer, SchedulePage
+from eventbus.store.calls.tree_store import Chunk, TreePage, TreeVerdict
 from eventbus.store.keys import KINDS
-from eventbus.store.lease_store import LeaseStore
 from eventbus.store.reply_stream import ReplyStream
-from eventbus.store.schedule_store import FireAnswer, SchedulePage
 from eventbus.store.scripting import note_rows, script_rows, turn_rows
 from eventbus.store.scripting.packing import AddRows, Append
 from eventbus.store.scripting.scripts import load_script
 from eventbus.store.store import Store
-from eventbus.store.tree_store import Chunk, TreePage, TreeVerdict
 
 _LUA = Path(str(files("eventbus.store").joinpath("lua")))
 _SCRIPTS = sorted(path.stem for path in _LUA.glob("*.lua"))

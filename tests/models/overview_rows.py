@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from eventbus.store.overview.roster import WorkerRow
+from eventbus.store.calls.roster import WorkerRow
 from eventbus.store.scripting.script_rows import JobRow, QueueRow
 
 __all__ = ["OVERVIEW_SECTIONS"]

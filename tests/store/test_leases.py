@@ -9,8 +9,8 @@ import pytest
 from drivers.fakes import CLOSE, FakeServer
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
+from eventbus.store.calls.lease_store import LeaseStore
 from eventbus.store.connection.connector import Connector
-from eventbus.store.lease_store import LeaseStore
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.store import Store
 

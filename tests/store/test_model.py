@@ -37,7 +37,7 @@ from models.snapshots import UNIT, Snapshot, pass_time
 from models.strategies import DELAYS, LEASE, MANY, PLAIN, ROWS, START, STATES, TEXTS
 
 from eventbus.errors import StoreRefused
-from eventbus.store.control_store import Edit
+from eventbus.store.calls.control_store import Edit
 from eventbus.store.scripting.packing import AddRows, Append
 from eventbus.store.scripting.script_rows import (
     AddQueue,

@@ -13,11 +13,11 @@ from eventbus.dashboard.entry.origin import Origins
 from eventbus.dashboard.entry.rights import Rights, Target, reads_of
 from eventbus.dashboard.entry.sessions import Sessions
 from eventbus.engine.job import park
-from eventbus.engine.operations.job_actions import JobActions
-from eventbus.engine.operations.job_pages import count_jobs
+from eventbus.engine.job_actions import JobActions
+from eventbus.engine.job_pages import count_jobs
 from eventbus.model.url_redaction import redact
+from eventbus.store.calls.operation_store import OperationRecord
 from eventbus.store.connection.connector import Connector
-from eventbus.store.operations.operation_store import OperationRecord
 from eventbus.store.readable import is_number, number, readable
 from eventbus.store.store import Store
 from eventbus.telemetry.metrics import OTHER, Bounded

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from eventbus.model.redaction.hidden_values import HiddenValues
-from eventbus.store.overview.error_text import plain
+from eventbus.store.calls.error_text import plain
 from eventbus.telemetry.failure import Failure
 
 __all__ = ["NO_RUN", "FailureReport", "Run", "error_line", "read_failures"]

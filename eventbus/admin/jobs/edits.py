@@ -29,8 +29,8 @@ from eventbus.model.redaction.hidden_values import HiddenValues, mark_guessed
 from eventbus.model.redaction.redacting import Names, find_hidden, is_secret_name
 from eventbus.settings.keywords import check_priority
 from eventbus.settings.settings import Settings
-from eventbus.store.control_store import Edit
-from eventbus.store.queries import JobLook
+from eventbus.store.calls.control_store import Edit
+from eventbus.store.calls.queries import JobLook
 
 __all__ = ["JobEdit", "JobEdits"]
 

@@ -17,8 +17,8 @@ from eventbus.model.durations import Duration
 from eventbus.model.event import Event
 from eventbus.model.names import split_group
 from eventbus.settings.settings import Settings
-from eventbus.store.overview.error_text import HEAD_BYTES, error_of, fold
-from eventbus.store.queries import Cursor
+from eventbus.store.calls.error_text import HEAD_BYTES, error_of, fold
+from eventbus.store.calls.queries import Cursor
 from eventbus.store.store import Store
 
 __all__ = ["FailureGroup", "Failures"]

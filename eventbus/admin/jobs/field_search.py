@@ -30,7 +30,7 @@ from eventbus.model.names import EVENT_QUEUES, shown, split_group
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.redacting import Names
 from eventbus.settings.settings import Settings
-from eventbus.store.queries import Cursor, JobRow
+from eventbus.store.calls.queries import Cursor, JobRow
 
 __all__ = ["FieldMatches", "FieldSearches", "has_field", "read_field"]
 

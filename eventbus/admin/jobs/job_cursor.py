@@ -9,7 +9,7 @@ from typing import get_args
 from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
 from eventbus.model.states import JobState
-from eventbus.store.queries import Cursor, JobPage, JobRow
+from eventbus.store.calls.queries import Cursor, JobPage, JobRow
 
 __all__ = [
     "check_ended",

@@ -18,8 +18,8 @@ from eventbus.model.message import decode_message
 from eventbus.model.names import EVENT_QUEUES
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.places import DOTS
-from eventbus.store.overview.error_text import plain
-from eventbus.store.queries import JobLook
+from eventbus.store.calls.error_text import plain
+from eventbus.store.calls.queries import JobLook
 
 __all__ = ["AttemptReport", "JobReport", "LogLine", "TimelineEntry", "report_of", "worker_of"]
 

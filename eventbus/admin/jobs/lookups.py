@@ -20,8 +20,8 @@ from eventbus.model.durations import Duration
 from eventbus.model.event import Event
 from eventbus.model.names import EVENT_QUEUES, check_correlation_id, check_key, split_group
 from eventbus.settings.settings import Settings
+from eventbus.store.calls.queries import Cursor, JobLook
 from eventbus.store.keys import key_digest
-from eventbus.store.queries import Cursor, JobLook
 from eventbus.store.store import Store
 
 __all__ = ["FoundJob", "FoundJobs", "Lookups", "found_job"]

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 import msgspec
 
 from eventbus.admin.controls import QueueControls
-from eventbus.store.control_store import Hindrance
-from eventbus.store.overview.silent_workers import SilentWorker
+from eventbus.store.calls.control_store import Hindrance
+from eventbus.store.calls.silent_workers import SilentWorker
 
 __all__ = ["Holder", "ReasonKind", "StateReason", "Surroundings", "explain", "explain_orphan"]
 

@@ -17,9 +17,9 @@ from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.names import check_job_id, shown
 from eventbus.settings.settings import Settings
-from eventbus.store.overview.error_text import HEAD_BYTES, error_of, fold, is_of
-from eventbus.store.overview.retrial import MOST_AT_ONCE
-from eventbus.store.queries import Cursor
+from eventbus.store.calls.error_text import HEAD_BYTES, error_of, fold, is_of
+from eventbus.store.calls.queries import Cursor
+from eventbus.store.calls.retrial import MOST_AT_ONCE
 from eventbus.store.store import Store
 from eventbus.telemetry.failure import describe_cancelled
 

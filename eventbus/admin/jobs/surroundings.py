@@ -8,8 +8,8 @@ from __future__ import annotations
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.jobs.job_report import worker_of
 from eventbus.admin.jobs.reasons import Holder, Surroundings
-from eventbus.store.overview.silent_workers import find_silent
-from eventbus.store.queries import Cursor
+from eventbus.store.calls.queries import Cursor
+from eventbus.store.calls.silent_workers import find_silent
 from eventbus.store.store import Store
 
 __all__ = ["look_around", "look_before"]

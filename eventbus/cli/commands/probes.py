@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from eventbus.cli.http_port import Answer, HttpPort
-from eventbus.engine.health import Health
+from eventbus.engine.reporting.health import Health
 
 __all__ = ["Probes"]
 

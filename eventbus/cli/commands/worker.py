@@ -34,7 +34,7 @@ from eventbus.cli.metrics_port import MetricsPort
 from eventbus.cli.server_choice import choose_server
 from eventbus.cli.session import started
 from eventbus.cli.signals import Interrupts
-from eventbus.engine.health import Health
+from eventbus.engine.reporting.health import Health
 from eventbus.handlers.worker import EventWorker
 from eventbus.model.durations import seconds
 from eventbus.provider import EventProvider

@@ -16,7 +16,7 @@ from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.output import write_lines
 from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console, tell_asked
-from eventbus.model.history.histogram import Histogram
+from eventbus.model.histogram import Histogram
 from eventbus.provider import EventProvider
 
 __all__ = ["history", "sparkline"]

@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from eventbus.admin.jobs.retrials import PurgedState, RetriedState
-from eventbus.admin.operations.operations import OperationReport
+from eventbus.admin.operations import OperationReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.jobs import change_job
 from eventbus.cli.controls.known_queues import check_known

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from eventbus.admin.queue_name import queue_of
-from eventbus.admin.watching.watch import Change
+from eventbus.admin.watch import Change
 from eventbus.cli.controls.known_queues import note_unknown_queue
 from eventbus.cli.failures import CommandError
 from eventbus.cli.output import say, write_json

@@ -15,7 +15,7 @@ from eventbus.dashboard.desk.desk import Change
 from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.events.emissions import EmitOrder
 from eventbus.dashboard.desk.repeats import LONGEST_KEY
-from eventbus.dashboard.desk.watching.tail import ChangeView, TailQuery
+from eventbus.dashboard.desk.tail import ChangeView, TailQuery
 from eventbus.dashboard.problem import MEDIA_TYPE, STATUSES
 
 __all__ = ["describe"]

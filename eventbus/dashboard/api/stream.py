@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.watching.tail import ChangeView, Slice, TailQuery, open_slice
+from eventbus.dashboard.desk.tail import ChangeView, Slice, TailQuery, open_slice
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.reading import read_query

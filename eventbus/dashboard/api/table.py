@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from eventbus.admin.operations.audit import AuditPage
+from eventbus.admin.audit import AuditPage
 from eventbus.dashboard.desk import (
     audit,
     edits,
@@ -16,10 +16,11 @@ from eventbus.dashboard.desk import (
     queues,
     schedules,
     search,
+    server,
+    workers,
 )
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.events import catalog, emissions
-from eventbus.dashboard.desk.fleet import server, workers
 from eventbus.dashboard.desk.flows import flow, graph, listing, orders
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
 from eventbus.dashboard.entry.gate import Caller

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from eventbus.admin.operations.audit import AuditEntry, AuditPage
+from eventbus.admin.audit import AuditEntry, AuditPage
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller

@@ -9,7 +9,7 @@ from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.desk.queues import find_queue
 from eventbus.dashboard.entry.gate import Caller
-from eventbus.model.history.histogram import Histogram
+from eventbus.model.histogram import Histogram
 
 __all__ = ["HistoryQuery", "HistoryView", "Period", "read_history"]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from eventbus.admin.operations.operations import OperationAction, OperationPreview, OperationReport
+from eventbus.admin.operations import OperationAction, OperationPreview, OperationReport
 from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.failures import find_group
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
@@ -20,7 +20,7 @@ from eventbus.dashboard.desk.queues import NoQuery, find_queue, queue_target
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action
 from eventbus.dashboard.problem import Problem
-from eventbus.engine.operations.job_actions import ACTIONS
+from eventbus.engine.job_actions import ACTIONS
 from eventbus.errors import UsageError
 from eventbus.model.states import JobState
 

@@ -18,13 +18,14 @@ from eventbus.dashboard.desk import (
     operations,
     queues,
     schedules,
+    server,
+    workers,
 )
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.edits import EditOrder
-from eventbus.dashboard.desk.fleet import server, workers
 from eventbus.dashboard.desk.queue_views import QueueView
 from eventbus.dashboard.desk.repeats import Ordered
-from eventbus.dashboard.desk.watching.tail import TailQuery, read_tail
+from eventbus.dashboard.desk.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.columns import stack

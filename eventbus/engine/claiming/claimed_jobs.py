@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from eventbus.engine.job import Job
-from eventbus.store.journal_store import read_signals
+from eventbus.store.calls.journal_store import read_signals
 from eventbus.store.scripting.turn_rows import TurnAnswer, TurnQueue
 
 __all__ = ["claimed_jobs"]

@@ -43,8 +43,8 @@ from eventbus.engine.claiming.slots import Slots
 from eventbus.engine.claiming.suspects import SuspectGate
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.executor import Executor
-from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.job import Job, Settle, give_back
+from eventbus.engine.reporting.tallies import Tallies
 from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer, TurnQueue

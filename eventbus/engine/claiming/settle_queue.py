@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eventbus.engine.failure_listener import FailureListener
-from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.job import Job, Settle
-from eventbus.engine.metering.job_meter import note_lost
+from eventbus.engine.reporting.failure_listener import FailureListener
+from eventbus.engine.reporting.job_meter import note_lost
+from eventbus.engine.reporting.tallies import Tallies
 from eventbus.model import clock
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.turn_rows import SettleRow

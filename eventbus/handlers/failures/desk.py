@@ -3,8 +3,8 @@
     heard of -> looked up -> described -> each hook called, at most 16 at a time
                           -> dropped: it was cancelled just before, or ended by another worker
 
-The engine says what this worker has ended (`engine.failure_listener`). The desk calls the hooks beside the
-jobs, in tasks and threads of its own.
+The engine says what this worker has ended (`engine.reporting.failure_listener`). The desk calls the hooks
+beside the jobs, in tasks and threads of its own.
 
 What must always hold:
 - a hook is called for a job once in this process, and only after the server has recorded that the job failed;
@@ -79,7 +79,7 @@ class _Heard(NamedTuple):
 
 
 class FailureDesk:
-    """Calls the hooks of one worker. Implements `engine.failure_listener.FailureListener`."""
+    """Calls the hooks of one worker. Implements `engine.reporting.failure_listener.FailureListener`."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ import msgspec
 from eventbus.handlers.contexts.process_context import ProcessContext, ProcessTools
 from eventbus.handlers.process.import_path import find
 from eventbus.handlers.process.messages import HandlerSpec, Report, ReportedLeaf, Request
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 from eventbus.model.later import Later
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.telemetry.error_groups import leaves_of

@@ -36,7 +36,7 @@ from eventbus.model import clock
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.invocation import Form
 from eventbus.store.connection.repeat_policy import next_form
-from eventbus.store.functions.library import PREFIX, load_library
+from eventbus.store.scripting.library import PREFIX, load_library
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Functions", "Scripting"]

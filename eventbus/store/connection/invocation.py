@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from typing import TypeAlias
 
-from eventbus.store.functions.library import load_library
+from eventbus.store.scripting.library import load_library
 from eventbus.store.scripting.scripts import load_script
 
 __all__ = ["Command", "Form", "Invocation"]

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from eventbus import DefinitionError, EventProvider, JobCancelled, Retry, UnknownJob, UsageError
-from eventbus.store.overview import retrial
+from eventbus.store.calls import retrial
 from workflows import FlowContext, WorkflowProvider, durable
 
 pytestmark = pytest.mark.virtual

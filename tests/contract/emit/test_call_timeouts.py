@@ -14,8 +14,8 @@ from drivers.virtual import VirtualWorld
 from eventbus import DefinitionError, EmitError, EventProvider, StoreUnavailable
 from eventbus.model import clock
 from eventbus.settings.settings import Settings
+from eventbus.store.calls.tree_store import TreeStore
 from eventbus.store.connection.retrying import RetryingCaller
-from eventbus.store.tree_store import TreeStore
 from workflows import StepContext, Workflow, WorkflowProvider
 
 pytestmark = pytest.mark.virtual

@@ -12,9 +12,9 @@ from drivers.lowlevel import Mine, Reading
 from eventbus import EmitError, EventProvider, ProviderStopped, StoreUnavailable
 from eventbus.emit.job_tree import chunks_of
 from eventbus.lowlevel import Job, Member, Settle, Tree, complete, fail
+from eventbus.store.calls.tree_store import TreeStore
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.store import Store
-from eventbus.store.tree_store import TreeStore
 
 pytestmark = pytest.mark.virtual
 

@@ -16,8 +16,8 @@ from eventbus import Emission, EmitError, EventProvider, ProviderStopped
 from eventbus.emit import emitter, send_buffer
 from eventbus.lowlevel import Member, Tree
 from eventbus.model import clock
+from eventbus.store.calls.tree_store import TreeStore
 from eventbus.store.connection import retrying
-from eventbus.store.tree_store import TreeStore
 
 pytestmark = pytest.mark.virtual
 

@@ -21,7 +21,7 @@ from eventbus import (
     StoreUnavailable,
     UsageError,
 )
-from eventbus.store.group_store import GroupStore
+from eventbus.store.calls.group_store import GroupStore
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]

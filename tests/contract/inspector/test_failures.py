@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from eventbus import EventProvider, Retry
-from eventbus.store.overview.error_text import error_of, fold, is_of
+from eventbus.store.calls.error_text import error_of, fold, is_of
 from eventbus.telemetry.failure import Failure
 
 MakeProvider = Callable[..., EventProvider]

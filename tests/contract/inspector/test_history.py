@@ -12,7 +12,7 @@ import pytest
 
 from eventbus import Batch, DefinitionError, Event, EventProvider, Retry, Unrecoverable
 from eventbus.admin.history import Minute
-from eventbus.model.history.histogram import Histogram
+from eventbus.model.histogram import Histogram
 from workflows import StepContext, StepError, Workflow, WorkflowProvider
 
 pytestmark = pytest.mark.virtual

@@ -10,7 +10,7 @@ import pytest
 
 from eventbus import DefinitionError, EventContext, EventProvider, Retry
 from eventbus.admin.jobs.job_cursor import cut_older
-from eventbus.store.queries import Cursor, JobPage, JobRow
+from eventbus.store.calls.queries import Cursor, JobPage, JobRow
 
 MakeProvider = Callable[..., EventProvider]
 

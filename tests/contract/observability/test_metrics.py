@@ -15,8 +15,8 @@ import pytest
 from drivers.telemetry.metering import Meters
 
 from eventbus import EventProvider, HandlerError, Later, QueueFull, Retry, StoreUnavailable
-from eventbus.engine.metering import gauge_reader
-from eventbus.engine.metering.job_meter import note_stall
+from eventbus.engine.reporting import gauge_reader
+from eventbus.engine.reporting.job_meter import note_stall
 from eventbus.telemetry.gauge_board import GaugeBoard, boards, read_rows
 from eventbus.telemetry.metrics import METRICS, QUEUE_GAUGES, instruments
 

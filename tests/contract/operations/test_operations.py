@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from eventbus import CountChanged, DefinitionError, EventProvider, JobCancelled, Retry, UsageError
-from eventbus.admin.operations.operations import OperationReport
-from eventbus.engine.operations import operation_runner
-from eventbus.engine.operations.operation_runner import OperationRunner
+from eventbus.admin.operations import OperationReport
+from eventbus.engine import operation_runner
+from eventbus.engine.operation_runner import OperationRunner
 from eventbus.store.store import Store
 
 MakeProvider = Callable[..., EventProvider]

@@ -11,7 +11,7 @@ import pytest
 from eventbus import Event, EventProvider
 from eventbus.errors import DefinitionError, UsageError
 from eventbus.schedules.runner import ScheduleRunner
-from eventbus.store.schedule_store import SchedulePage
+from eventbus.store.calls.schedule_store import SchedulePage
 from eventbus.store.store import Store
 
 pytestmark = pytest.mark.virtual

@@ -17,7 +17,7 @@ from eventbus.errors import DefinitionError, PayloadError, UsageError
 from eventbus.schedules.plan import Plan
 from eventbus.schedules.runner import ScheduleRunner
 from eventbus.schedules.timetable import Timetable
-from eventbus.store.schedule_store import SchedulePage, ScheduleStore
+from eventbus.store.calls.schedule_store import SchedulePage, ScheduleStore
 
 pytestmark = pytest.mark.virtual
 

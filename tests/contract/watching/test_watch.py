@@ -228,7 +228,7 @@ async def test_a_slow_user_keeps_the_watch(
     prefix: str,
     until: Until,
 ) -> None:
-    monkeypatch.setattr("eventbus.admin.watching.watch._BEAT", 0.01)
+    monkeypatch.setattr("eventbus.admin.watch._BEAT", 0.01)
     root = f"{prefix}:2:{{0}}"
     async with worker.watch(DOUBLED):
         admin("PEXPIRE", f"{root}:watched", 5000)
@@ -241,7 +241,7 @@ async def test_a_renewal_that_is_refused_ends_the_watch_with_the_reason(
     async def refuse(*_: Any, **__: Any) -> None:
         raise StoreRefused("NOPERM no right", code="NOPERM")
 
-    monkeypatch.setattr("eventbus.admin.watching.watch._BEAT", 0.01)
+    monkeypatch.setattr("eventbus.admin.watch._BEAT", 0.01)
     watch = worker.watch(DOUBLED)
     async with watch:
         monkeypatch.setattr(watch._stream, "renew", refuse)

@@ -11,7 +11,7 @@ import pytest
 
 from eventbus import EventContext, EventProvider, StoreUnavailable, SyncContext
 from eventbus.engine import drain
-from eventbus.store.presence_store import PresenceStore
+from eventbus.store.calls.presence_store import PresenceStore
 from workflows import StepContext, Workflow, WorkflowProvider
 
 pytestmark = pytest.mark.virtual

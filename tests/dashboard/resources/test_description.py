@@ -20,7 +20,7 @@ import uvicorn
 
 from eventbus import Event, EventProvider, Retry
 from eventbus.dashboard import Dashboard
-from eventbus.dashboard.desk.watching import tail
+from eventbus.dashboard.desk import tail
 from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable
 
 TOKEN = "a-token-that-nobody-guesses"

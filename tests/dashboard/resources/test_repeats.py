@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from eventbus import EventProvider, Retry
-from eventbus.admin.operations.audit import AuditEntry
+from eventbus.admin.audit import AuditEntry
 from eventbus.dashboard.api.table import ACTS
 from workflows import FlowContext, FlowHandle, Signal, StepContext, Workflow, WorkflowProvider, durable
 

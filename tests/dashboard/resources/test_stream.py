@@ -14,7 +14,7 @@ import pytest
 from eventbus import EventProvider, Retry
 from eventbus.dashboard import Actor
 from eventbus.dashboard.api import stream
-from eventbus.dashboard.desk.watching import tail
+from eventbus.dashboard.desk import tail
 from eventbus.dashboard.entry.places import MOST_TAILS
 
 Open = Callable[..., Any]

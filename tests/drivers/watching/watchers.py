@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from drivers.shards import QUEUE, Shard
 
-from eventbus.store.changes.stream import ALL, ChangeStream
+from eventbus.store.change_stream import ALL, ChangeStream
 from eventbus.telemetry.change import Change
 
 __all__ = ["Watcher", "shown"]

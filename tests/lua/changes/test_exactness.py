@@ -13,7 +13,7 @@ from drivers.shards import LEASE, QUEUE, Shard, row, settle, turn_queue
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree
 from drivers.watching.watchers import Watcher
 
-from eventbus.store.control_store import Edit
+from eventbus.store.calls.control_store import Edit
 from eventbus.store.scripting.turn_rows import ClaimRow
 
 _ENDS = ("completed", "failed", "cancelled")

@@ -8,7 +8,7 @@ import pytest
 from drivers.shards import LEASE, QUEUE, Shard, add_queue, row, settle, turn_queue
 from drivers.watching.watchers import Watcher, shown
 
-from eventbus.store.control_store import Edit
+from eventbus.store.calls.control_store import Edit
 
 
 async def test_an_emission_is_added_claimed_and_completed(shard: Shard, watcher: Watcher) -> None:

@@ -9,7 +9,7 @@ from drivers.shards import QUEUE, Shard, add_queue, row
 from drivers.watching.watchers import Watcher, shown
 
 from eventbus.errors import StoreRefused
-from eventbus.store.changes.stream import ALL
+from eventbus.store.change_stream import ALL
 
 OTHER = "event.user.created"
 

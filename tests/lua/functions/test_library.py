@@ -9,9 +9,9 @@ import pytest
 from drivers.lua_scopes import read_scopes
 from drivers.servers import SCRIPTINGS, Server
 
-from eventbus.store.functions.library import PREFIX, load_library
-from eventbus.store.functions.part_sections import split_part
+from eventbus.store.scripting.library import PREFIX, load_library
 from eventbus.store.scripting.linker import list_parts
+from eventbus.store.scripting.part_sections import split_part
 from eventbus.store.scripting.scripts import list_scripts, load_script, read_part, read_script
 
 _LIBRARY = load_library()

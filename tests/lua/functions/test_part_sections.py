@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from drivers.lua_scopes import read_scopes
 
-from eventbus.store.functions.part_sections import NAMES, Sections, split_part
 from eventbus.store.scripting.linker import Part, find_names
+from eventbus.store.scripting.part_sections import NAMES, Sections, split_part
 from eventbus.store.scripting.scripts import list_scripts, read_part, read_script
 
 _LUA = Path(str(files("eventbus.store").joinpath("lua")))

@@ -8,7 +8,7 @@ import pytest
 from drivers.shards import QUEUE, START, Shard, row, settle, turn_queue
 
 from eventbus.emit.job_tree import Tree, chunks_of
-from eventbus.store.queries import Cursor
+from eventbus.store.calls.queries import Cursor
 from eventbus.store.scripting.script_rows import SweepQueue
 
 _WINDOW = 120_000

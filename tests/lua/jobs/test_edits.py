@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from drivers.shards import QUEUE, Shard, row
 
-from eventbus.store.control_store import Edit
+from eventbus.store.calls.control_store import Edit
 
 
 async def edit(shard: Shard, job: str, *states: str, call: str = "", **change: Any) -> str:

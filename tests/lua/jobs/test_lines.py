@@ -12,7 +12,7 @@ from drivers.shards import CANCELLED, LEASE, QUEUE, Shard, add_queue, row, settl
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree
 
 from eventbus.emit.job_tree import Member
-from eventbus.store.queries import Cursor
+from eventbus.store.calls.queries import Cursor
 from eventbus.store.scripting.script_rows import SUPERSEDE
 from eventbus.store.scripting.turn_rows import TurnAnswer
 

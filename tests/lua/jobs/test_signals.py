@@ -8,7 +8,7 @@ import pytest
 from drivers.shards import QUEUE, START, Shard, row, settle
 
 from eventbus.errors import StoreRefused
-from eventbus.store.journal_store import Signal, read_signals
+from eventbus.store.calls.journal_store import Signal, read_signals
 from eventbus.store.scripting.turn_rows import ClaimRow
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from drivers.shards import QUEUE, Shard, add_queue, row
 
-from eventbus.store.control_store import Edit
+from eventbus.store.calls.control_store import Edit
 from eventbus.store.scripting.script_rows import DEBOUNCE, KEEP_LAST, SUPERSEDE, THROTTLE, AddRow, AddVerdict
 from eventbus.store.scripting.turn_rows import SettleRow
 

@@ -10,8 +10,8 @@ import pytest
 from drivers.shards import QUEUE, Shard, row
 from drivers.tree_driver import TreeDriver, make_tree
 
+from eventbus.store.calls.tree_store import TreeVerdict
 from eventbus.store.scripting.script_rows import DEBOUNCE, JOIN, SUPERSEDE, AddRow, AddVerdict
-from eventbus.store.tree_store import TreeVerdict
 
 _OWN, _LATER, _OTHER = "0-em-00000001", "0-em-00000002", "0-other-00000001"
 _WINDOW = 120_000

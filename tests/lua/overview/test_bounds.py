@@ -6,7 +6,7 @@ import re
 
 from drivers.shards import QUEUE, Shard, row, settle
 
-from eventbus.store.queries import Cursor
+from eventbus.store.calls.queries import Cursor
 
 _LARGE = 200_000
 _MOST = 6

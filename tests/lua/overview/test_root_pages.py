@@ -8,8 +8,8 @@ import pytest
 from drivers.shards import Shard
 from drivers.tree_driver import ROOTS, TreeDriver, make_tree
 
+from eventbus.store.calls.tree_store import RootPlace, RootRow
 from eventbus.store.scripting.scripts import load_script
-from eventbus.store.tree_store import RootPlace, RootRow
 
 _ENDED = ("completed", "failed", "cancelled")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from drivers.shards import LEASE, QUEUE, Shard, add_queue, row, turn_queue
 
-from eventbus.store.overview.roster import EndedCounts, RosterStore
+from eventbus.store.calls.roster import EndedCounts, RosterStore
 from eventbus.store.scripting.script_rows import AnnounceQueue
 
 _WEEK = 604_800_000

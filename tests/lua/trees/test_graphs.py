@@ -11,8 +11,8 @@ from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree, pieces_of
 from drivers.waits import child
 
 from eventbus.emit.job_tree import Member, Tree
+from eventbus.store.calls.tree_store import Chunk, TreeVerdict
 from eventbus.store.scripting.script_rows import REUSE, SUPERSEDE
-from eventbus.store.tree_store import Chunk, TreeVerdict
 
 _CHAIN = {"a": "", "b": "a", "c": "b"}
 _DIAMOND = {"a": "", "b": "a", "c": "a", "d": "b c"}

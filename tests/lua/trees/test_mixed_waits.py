@@ -11,8 +11,8 @@ from drivers.tree_driver import STEPS, TreeDriver
 from drivers.waits import begin_step, child, finish_all, left_of, wakes_of
 
 from eventbus.emit.job_tree import SpawnCall
+from eventbus.store.calls.tree_store import CALL_ROWS
 from eventbus.store.scripting.script_rows import Wait
-from eventbus.store.tree_store import CALL_ROWS
 
 _WAYS = ("child", "time", "signal")
 

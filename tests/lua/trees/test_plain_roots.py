@@ -11,10 +11,10 @@ from drivers.shards import START, Shard, row, turn_queue
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree, pieces_of
 
 from eventbus.emit.job_tree import row_of
-from eventbus.store.queries import Cursor
+from eventbus.store.calls.queries import Cursor
+from eventbus.store.calls.tree_store import TreeVerdict
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import REUSE, SUPERSEDE, AddQueue, SweepQueue
-from eventbus.store.tree_store import TreeVerdict
 
 _LARGE = '"' + "x" * 500 + '"'
 _QUEUES = (turn_queue(ROOTS), turn_queue(STEPS))

@@ -10,12 +10,12 @@ import pytest
 from drivers.shards import START, Shard, settle, turn_queue
 
 from eventbus.emit.job_tree import Member, Tree, chunks_of, rows_of
-from eventbus.store.journal_store import read_signals
+from eventbus.store.calls.journal_store import read_signals
+from eventbus.store.calls.queries import Cursor, QueryStore
+from eventbus.store.calls.tree_store import TreeStore, TreeVerdict
 from eventbus.store.keys import Keys
-from eventbus.store.queries import Cursor, QueryStore
 from eventbus.store.scripting.script_rows import REUSE, SaveRow
 from eventbus.store.scripting.scripts import load_script
-from eventbus.store.tree_store import TreeStore, TreeVerdict
 
 _ROOTS, _LEAVES = "tree", "tree.leaves"
 _QUEUES = (turn_queue(_ROOTS), turn_queue(_LEAVES))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from drivers.shards import CANCELLED, LEASE, QUEUE, Shard, add_queue, row, settle
 
-from eventbus.store.queries import Cursor
+from eventbus.store.calls.queries import Cursor
 from eventbus.store.scripting.script_rows import StallRow, SweepQueue
 from eventbus.store.scripting.turn_rows import ClaimRow
 

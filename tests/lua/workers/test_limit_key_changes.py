@@ -11,7 +11,7 @@ import pytest
 from drivers.shards import LEASE, QUEUE, Shard, row, settle, turn_queue
 
 from eventbus.model.limit import Limit
-from eventbus.store.control_store import Edit
+from eventbus.store.calls.control_store import Edit
 from eventbus.store.scripting.script_rows import DEBOUNCE, KEEP_LAST, AddRow, SweepQueue
 from eventbus.store.scripting.turn_rows import TurnAnswer
 

@@ -10,7 +10,7 @@ import pytest
 from drivers.shards import LEASE, QUEUE, START, Shard, add_queue, row, settle, turn_queue
 
 from eventbus.model.limit import Limit
-from eventbus.store.queries import Cursor
+from eventbus.store.calls.queries import Cursor
 from eventbus.store.scripting.script_rows import AddRow
 from eventbus.store.scripting.turn_rows import TurnAnswer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from drivers.shards import QUEUE, Shard, row, settle, turn_queue
 
-from eventbus.store.control_store import Edit
+from eventbus.store.calls.control_store import Edit
 
 SHELF = "event.shelf"
 

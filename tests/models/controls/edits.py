@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from eventbus.store.control_store import Edit
+from eventbus.store.calls.control_store import Edit
 
 __all__ = ["EditRules"]
 

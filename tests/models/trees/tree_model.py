@@ -12,9 +12,9 @@ from models.stall_model import is_spent, note_stall, take_stalled
 from models.trees.tree_model_values import LEASE, Node
 from models.trees.tree_stops import TreeStops
 
+from eventbus.store.calls.tree_store import Chunk
 from eventbus.store.scripting.script_rows import EdgeRow, MemberRow
 from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer
-from eventbus.store.tree_store import Chunk
 
 __all__ = ["TreeModel"]
 

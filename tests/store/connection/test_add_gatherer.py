@@ -12,8 +12,8 @@ from drivers.fakes import FakeServer
 
 from eventbus.errors import StoreUnavailable
 from eventbus.model import clock
+from eventbus.store.calls.queries import Cursor
 from eventbus.store.connection.connector import Connector
-from eventbus.store.queries import Cursor
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import AddAnswer, AddQueue, AddRow, TimeoutRow
 from eventbus.store.store import Store

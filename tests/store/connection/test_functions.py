@@ -22,8 +22,8 @@ from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.functions import Functions, Scripting
 from eventbus.store.connection.retrying import RetryingCaller
-from eventbus.store.functions.library import PREFIX, load_library
 from eventbus.store.keys import Keys
+from eventbus.store.scripting.library import PREFIX, load_library
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.store import Store
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventbus.engine.health import HEARD_WITHIN, Health
+from eventbus.engine.reporting.health import HEARD_WITHIN, Health
 
 _WELL = Health(
     worker="w",

@@ -8,11 +8,11 @@ import pytest
 
 from eventbus.engine import job as jobs
 from eventbus.engine.claiming.settle_queue import SettleQueue
-from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.job import Job, Settle
+from eventbus.engine.reporting.tallies import Tallies
 from eventbus.model import clock
-from eventbus.model.history.histogram import bucket_of
-from eventbus.store.history.history_store import (
+from eventbus.model.histogram import bucket_of
+from eventbus.store.calls.history_store import (
     CANCELLED,
     COMPLETED,
     EXPIRED,

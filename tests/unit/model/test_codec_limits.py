@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventbus.errors import PayloadError
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 
 NOW = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
 

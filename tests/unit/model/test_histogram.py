@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from eventbus.errors import DefinitionError
-from eventbus.model.history.histogram import LAST_BUCKET, Histogram, bucket_of
-from eventbus.model.history.windows import Windows, read_windows
+from eventbus.model.histogram import LAST_BUCKET, Histogram, bucket_of
+from eventbus.model.windows import Windows, read_windows
 
 
 def _count(*durations: int) -> Histogram:

@@ -15,7 +15,7 @@ import pytest
 from typing_extensions import TypedDict
 
 from eventbus.errors import PayloadError
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 
 
 class Item(msgspec.Struct):

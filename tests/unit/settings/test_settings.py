@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventbus.errors import ConfigError, DefinitionError
-from eventbus.model.history.windows import Windows
 from eventbus.model.keep import Keep
 from eventbus.model.retry import Retry
 from eventbus.model.url_redaction import redact
+from eventbus.model.windows import Windows
 from eventbus.settings.settings import DEFAULT_URL, Settings
 
 

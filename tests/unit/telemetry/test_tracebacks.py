@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from eventbus.errors import PayloadError
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 from eventbus.model.names import check_event_name
 from eventbus.telemetry.failure import describe, read_failure
 from eventbus.telemetry.tracebacks import short_stack, short_traceback, whole_traceback

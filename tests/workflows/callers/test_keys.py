@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventbus import EventProvider, Retry
-from eventbus.store.tree_store import Chunk, TreeStore, TreeVerdict
+from eventbus.store.calls.tree_store import Chunk, TreeStore, TreeVerdict
 from workflows import FlowCancelled, StepContext, StepError, Workflow, WorkflowProvider
 
 pytestmark = pytest.mark.virtual

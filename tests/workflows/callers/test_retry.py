@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from eventbus import DefinitionError, EventProvider, Retry, StoreUnavailable, UnknownJob, UsageError
-from eventbus.store.tree_store import TreeStore
+from eventbus.store.calls.tree_store import TreeStore
 from workflows import (
     FlowCancelled,
     FlowHandle,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from eventbus import EventProvider, Retry, StoreUnavailable
+from eventbus.store.calls.tree_store import TreeStore
 from eventbus.store.store import Store
-from eventbus.store.tree_store import TreeStore
 from workflows import StepContext, Workflow, WorkflowProvider
 from workflows.distributed.caches.result_cache import ResultCache
 

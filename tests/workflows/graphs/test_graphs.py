@@ -249,7 +249,7 @@ async def test_a_worker_starts_also_where_its_definitions_are_refused(
     make_provider: Make, until: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, logs: list[Any]
 ) -> None:
     from eventbus import StoreRefused
-    from eventbus.store.presence_store import PresenceStore
+    from eventbus.store.calls.presence_store import PresenceStore
 
     async def refuse(*_: Any, **__: Any) -> None:
         raise StoreRefused("the server is full", code="OOM")

@@ -12,7 +12,7 @@ import pytest
 
 from eventbus import EventProvider
 from eventbus.engine.executor import Executor
-from eventbus.store.journal_store import JournalStore
+from eventbus.store.calls.journal_store import JournalStore
 from workflows import (
     Durable,
     FlowContext,

@@ -20,7 +20,7 @@ from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
 from eventbus.emit.emission import Emission
 from eventbus.errors import EventBusError, PayloadError, StoreError, UnknownJob
-from eventbus.model.codec.codec import Codec
+from eventbus.model.codec import Codec
 from eventbus.model.durations import seconds
 from eventbus.model.event import Event
 from eventbus.model.names import queue_name

@@ -17,7 +17,7 @@ from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.flow_source import FlowSource
 from eventbus.dashboard.problem import Problem
 from eventbus.errors import UnknownJob
-from eventbus.model.codec.codec import json_values
+from eventbus.model.codec import json_values
 from eventbus.model.states import FINAL_STATES
 
 __all__ = [

@@ -1,1 +1,0 @@
-"""Watching: what happens to jobs and queues, over the wire."""

@@ -1,1 +1,0 @@
-"""The commands for bulk operations and for the audit."""

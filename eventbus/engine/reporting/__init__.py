@@ -1,0 +1,1 @@
+"""What a worker records beside the outcomes of its jobs: progress, log lines, history, metrics, health."""

@@ -1,1 +1,0 @@
-"""Payloads and results: from Python values to JSON and back."""

@@ -1,1 +1,0 @@
-"""What is counted of queues over time: histograms, and for how long they are kept."""

@@ -1,1 +1,0 @@
-"""Changes of jobs and queues, as the server keeps them for who watches."""

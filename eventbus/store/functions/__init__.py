@@ -1,1 +1,0 @@
-"""The scripts as server functions: one library of all of them, made of the same Lua files."""

@@ -1,1 +1,0 @@
-"""The history of queues in the store."""

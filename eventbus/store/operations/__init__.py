@@ -1,1 +1,0 @@
-"""Bulk operations and the audit, as the server keeps them."""
