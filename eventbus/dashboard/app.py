@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.api.routes import API, Handler, api_handlers
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.entry.actor import Actor
@@ -47,9 +48,6 @@ from eventbus.telemetry.logging import get_logger
 __all__ = ["Dashboard"]
 
 _log = get_logger("eventbus.dashboard")
-
-_REQUEST_SECONDS = 10.0
-"""How long a request may take. Each read of it has a shorter time of its own."""
 
 
 class Dashboard:
@@ -155,7 +153,7 @@ class Dashboard:
         links, request = Links(base), Request(inner, receive)
         writer = HeaderWriter(send, frame_ancestors=self._frame_ancestors, request_id=request_id)
         try:
-            async with asyncio.timeout(_REQUEST_SECONDS):
+            async with asyncio.timeout(timeouts.REQUEST):
                 response = await contained_await(self._answer(request, links, request_id))
         except Exception as error:  # noqa: BLE001  (each becomes an answer)
             response = self._explain(request, links, request_id, error)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,8 @@ import pytest
 from harness.browsing import open_context
 from harness.shop import Shop, serving
 from harness.watch import Watch
+
+from eventbus.dashboard import timeouts
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Page
@@ -58,13 +59,11 @@ Open = Callable[..., Awaitable["Page"]]
 
 @pytest.fixture(autouse=True)
 def patient_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the dashboard of this process wait a minute for its server: a busy machine is no server that is
+    """Let the dashboard of this process wait two minutes for its server: a busy machine is no server that is
     away.
     """
-    for name, module in list(sys.modules.items()):
-        for constant in ("READ_SECONDS", "_READ_SECONDS"):
-            if name.startswith("eventbus.dashboard.") and hasattr(module, constant):
-                monkeypatch.setattr(module, constant, 60.0)
+    for name in ("READ", "SHARED_READ", "SEARCH", "MANY", "REQUEST"):
+        monkeypatch.setattr(timeouts, name, 120.0)
 
 
 @pytest.fixture

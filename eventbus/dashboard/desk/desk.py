@@ -17,6 +17,7 @@ import msgspec
 
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.admin.server import ServerReport
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.queue_views import QueueList, share_queues
 from eventbus.dashboard.desk.repeats import Ordered, Repeats
 from eventbus.dashboard.desk.snapshot import Snapshot
@@ -38,10 +39,7 @@ __all__ = ["Change", "Desk", "Reason"]
 
 _log = get_logger("eventbus.dashboard")
 
-_FAILURES_SECONDS = 5.0
-_VERSIONS_SECONDS = 5.0
 _KEPT_SECONDS = 10.0
-_READ_SECONDS = 2.0
 _CHECKED_SECONDS = 60.0
 
 
@@ -81,13 +79,13 @@ class Desk:
         self.queues: Snapshot[QueueList] = share_queues(provider)
         """The list of queues, which all viewers share."""
         self.failures: Snapshot[list[FailureGroup]] = Snapshot(
-            partial(provider.inspector.failures, call_timeout=_FAILURES_SECONDS), _KEPT_SECONDS
+            partial(provider.inspector.failures, call_timeout=timeouts.SHARED_READ), _KEPT_SECONDS
         )
         """The failed jobs by their error, which all viewers share: to read them is work for the server."""
         self.versions: Snapshot[Sequence[Any]] = Snapshot(self._read_versions, _KEPT_SECONDS)
         """The versions of workflows, which all viewers share: to count open flows is work for the server."""
         self.server: Snapshot[ServerReport] = Snapshot(
-            partial(provider.inspector.server, call_timeout=_READ_SECONDS)
+            partial(provider.inspector.server, call_timeout=timeouts.READ)
         )
         self.checks: Snapshot[list[Finding]] = Snapshot(provider.inspector.check_server, _CHECKED_SECONDS)
         """The server itself, and what its checks find, which all viewers share."""
@@ -96,7 +94,7 @@ class Desk:
         self._is_wanted = False
 
     async def _read_versions(self) -> Sequence[Any]:
-        return [] if self.flows is None else await self.flows.versions(call_timeout=_VERSIONS_SECONDS)
+        return [] if self.flows is None else await self.flows.versions(call_timeout=timeouts.SHARED_READ)
 
     def may(self, caller: Caller, action: Action, target: Target) -> bool:
         """Return whether the caller may do it."""

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import msgspec
 
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.jobs import find_job
-from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.problem import Problem
@@ -52,7 +52,7 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
             raise Problem(
                 422, "expected If-Match with the revision of the job, so that no edit of others is lost"
             )
-        whole = await inspector.job(report.id, reveal=True, call_timeout=READ_SECONDS)
+        whole = await inspector.job(report.id, reveal=True, call_timeout=timeouts.READ)
         shown = await shown_payload(desk, caller, report.id, target)
         payload = put_back(order.payload, shown, whole.payload)
         seen = whole.revision if revision == "*" else revision  # that of the values which are put back
@@ -63,7 +63,7 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
                 revision=seen,
                 reveal=desk.may(caller, "payload.reveal", target),
                 names=desk.redaction(caller, target).names,
-                call_timeout=READ_SECONDS,
+                call_timeout=timeouts.READ,
             )
         except (PayloadError, DefinitionError, UsageError) as error:
             raise (error if payload == order.payload else _without_words(error)) from None
@@ -87,7 +87,7 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
 async def shown_payload(desk: Desk, caller: Caller, job_id: str, target: Target) -> Any:
     """Return the payload of a job as the caller sees it."""
     redaction = desk.redaction(caller, target)
-    report = await desk.provider.inspector.job(job_id, names=redaction.names, call_timeout=READ_SECONDS)
+    report = await desk.provider.inspector.job(job_id, names=redaction.names, call_timeout=timeouts.READ)
     return redaction.value(report.payload, "payload") if redaction.hides_all else report.payload
 
 

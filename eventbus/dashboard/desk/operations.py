@@ -13,9 +13,9 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from eventbus.admin.operations import OperationAction, OperationPreview, OperationReport
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.failures import find_group
-from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.desk.queues import NoQuery, find_queue, queue_target
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action
@@ -48,7 +48,6 @@ _RIGHTS: dict[OperationAction, Action] = {
     "cancel": "job.cancel",
     "promote": "job.promote",
 }
-_SECONDS = 8.0
 _LISTED = 100
 
 
@@ -139,7 +138,7 @@ async def preview_operation(
         order.action,
         queue,
         **await _filter_of(desk, caller, queue, order),
-        call_timeout=_SECONDS,
+        call_timeout=timeouts.MANY,
     )
 
 
@@ -168,7 +167,7 @@ async def begin_operation(desk: Desk, caller: Caller, path: dict[str, str], orde
             by=caller.actor.name,
             reason=order.reason,
             operation_id=order.id,
-            call_timeout=_SECONDS,
+            call_timeout=timeouts.MANY,
         )
         desk.work(asked.run_operations)
         if known is not None:
@@ -200,7 +199,7 @@ async def read_operations(
     desk: Desk, caller: Caller, _path: dict[str, str], _query: NoQuery
 ) -> OperationList:
     """Return the newest operations that the caller may see."""
-    found = await desk.provider.inspector.operations(limit=_LISTED, call_timeout=READ_SECONDS)
+    found = await desk.provider.inspector.operations(limit=_LISTED, call_timeout=timeouts.READ)
     return OperationList(operations=[_shown(each) for each in found if _is_seen(desk, caller, each)])
 
 
@@ -217,7 +216,7 @@ async def stop_operation(desk: Desk, caller: Caller, path: dict[str, str], order
 
     async def stop() -> Change:
         done = await desk.provider.inspector.stop_operation(
-            found.id, caller.actor.name, call_timeout=READ_SECONDS
+            found.id, caller.actor.name, call_timeout=timeouts.READ
         )
         note = f"operation {found.id} {'does no more' if done else 'had ended before'}"
         return Change(changed=done and found.state == "running", note=note)
@@ -236,7 +235,7 @@ async def _find_known(desk: Desk, caller: Caller, operation: str | None) -> Oper
 async def _find(desk: Desk, caller: Caller, operation: str) -> OperationReport:
     missing = Problem(404, f"there is no operation {operation[:64]!r}")
     try:
-        found = await desk.provider.inspector.operation(operation, call_timeout=READ_SECONDS)
+        found = await desk.provider.inspector.operation(operation, call_timeout=timeouts.READ)
     except UsageError:
         raise missing from None
     if not _is_seen(desk, caller, found):

@@ -11,6 +11,7 @@ import msgspec
 
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.overview import QueueReport
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.snapshot import Snapshot
 from eventbus.model import clock
 from eventbus.model.limit import Limit
@@ -18,7 +19,6 @@ from eventbus.model.names import EVENT_QUEUES
 from eventbus.provider import EventProvider
 
 __all__ = [
-    "READ_SECONDS",
     "LimitView",
     "QueueList",
     "QueueView",
@@ -27,15 +27,6 @@ __all__ = [
     "look_at_queue",
     "share_queues",
 ]
-
-READ_SECONDS = 2.0
-"""How long the server may take for one read; a page must not wait longer."""
-
-_LIST_SECONDS = 8.0
-"""The same for the list of all queues, which all viewers share: there may be thousands.
-
-Each of which is looked at.
-"""
 
 _STEPS = ".steps"
 """What the queues of a workflow's steps have after its name."""
@@ -91,7 +82,7 @@ def share_queues(provider: EventProvider) -> Snapshot[QueueList]:
     """Return what all viewers share."""
 
     async def read() -> QueueList:
-        reports = await provider.inspector.queues(call_timeout=_LIST_SECONDS)
+        reports = await provider.inspector.queues(call_timeout=timeouts.MANY)
         return QueueList(queues=[_view(report) for report in reports], at_ms=round(clock.now() * 1000))
 
     return Snapshot(read)
@@ -111,8 +102,8 @@ async def look_at_queue(provider: EventProvider, queue: str) -> QueueView:
     """Return one queue as the server has it now."""
     inspector = provider.inspector
     (report,), children, controls = await asyncio.gather(
-        inspector.queues(queue, call_timeout=READ_SECONDS),
-        inspector.counts(queue, states=("waiting-children",), call_timeout=READ_SECONDS),
+        inspector.queues(queue, call_timeout=timeouts.READ),
+        inspector.counts(queue, states=("waiting-children",), call_timeout=timeouts.READ),
         controls_of(provider, queue),
     )
     limit = _view_limit(controls.limit, is_set=controls.is_set)
@@ -123,7 +114,7 @@ async def look_at_queue(provider: EventProvider, queue: str) -> QueueView:
 
 async def controls_of(provider: EventProvider, queue: str) -> QueueControls:
     """Return what is ordered for a queue."""
-    (found,) = await provider.inspector.controls(queue, call_timeout=READ_SECONDS)
+    (found,) = await provider.inspector.controls(queue, call_timeout=timeouts.READ)
     return found
 
 

@@ -15,9 +15,9 @@ import msgspec
 
 from eventbus.admin.inspector import JobState
 from eventbus.admin.jobs.lookups import FoundJob
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.jobs import find_job
-from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.desk.queues import find_queue, queue_target
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
@@ -29,7 +29,6 @@ __all__ = ["Found", "SearchQuery", "search"]
 _LONGEST = 512
 _MOST_NAMES = 50
 _KEY_EVENTS = 50
-_SEARCH_SECONDS = 6.0
 
 
 class SearchQuery(msgspec.Struct, frozen=True):
@@ -110,7 +109,7 @@ async def _by_key(desk: Desk, caller: Caller, key: str, queue: str) -> Found:
     found: list[FoundJob] = []
     seen = 0
     for event in events[:_KEY_EVENTS]:
-        here = await desk.provider.inspector.find(event, idempotency_key=key, call_timeout=READ_SECONDS)
+        here = await desk.provider.inspector.find(event, idempotency_key=key, call_timeout=timeouts.READ)
         found, seen = found + here.jobs, seen + here.seen
     left = len(events) - _KEY_EVENTS
     note = f"{left} events were not looked at; name the queue" if left > 0 else ""
@@ -119,7 +118,7 @@ async def _by_key(desk: Desk, caller: Caller, key: str, queue: str) -> Found:
 
 async def _by_correlation(desk: Desk, caller: Caller, chain: str, queue: str) -> Found:
     given = find_queue(desk, caller, queue) if queue else None
-    here = await desk.provider.inspector.find(given, correlation_id=chain, call_timeout=_SEARCH_SECONDS)
+    here = await desk.provider.inspector.find(given, correlation_id=chain, call_timeout=timeouts.SEARCH)
     note = "" if here.is_whole else f"{here.seen} jobs were looked at, and there are more; name the queue"
     return Found(jobs=_cleaned(desk, caller, here.jobs), seen=here.seen, note=note)
 
@@ -142,7 +141,7 @@ async def _by_field(desk: Desk, caller: Caller, wanted: str, query: SearchQuery)
         state=query.state,
         names=redaction.names,
         cursor=query.cursor or None,
-        call_timeout=_SEARCH_SECONDS,
+        call_timeout=timeouts.SEARCH,
     )
     return Found(jobs=_cleaned(desk, caller, here.jobs), seen=here.seen, cursor=here.cursor)
 

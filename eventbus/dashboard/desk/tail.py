@@ -27,8 +27,8 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from eventbus.admin.watch import Change, Watch
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.desk.queues import find_queue, queue_target
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
@@ -97,7 +97,7 @@ class Slice:
     async def open(self) -> None:
         """Begin the watch. Raises what a watch raises, and TimeoutError; then the slice is closed."""
         try:
-            async with asyncio.timeout(READ_SECONDS):
+            async with asyncio.timeout(timeouts.READ):
                 await self._watch.__aenter__()
         except BaseException:
             await self.aclose()
@@ -190,7 +190,7 @@ async def read_tail(desk: Desk, caller: Caller, query: TailQuery) -> TailPage:
     """
     sight, watch = _Sight(desk, caller), _watch(desk, caller, query)
     try:
-        async with asyncio.timeout(READ_SECONDS):
+        async with asyncio.timeout(timeouts.READ):
             found = await watch.newest(_NEWEST * 5)
     except StoreRefused as error:
         if error.code not in _DAMAGED:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from eventbus.admin.overview import WorkerReport
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.desk.queues import NoQuery, queue_target
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
@@ -26,7 +26,7 @@ async def read_workers(desk: Desk, caller: Caller, _path: dict[str, str], _query
     And without the versions of their jobs.
     """
     desk.demand(caller, "server.read", Target("server"), "such page")
-    found = await desk.provider.inspector.workers(call_timeout=READ_SECONDS)
+    found = await desk.provider.inspector.workers(call_timeout=timeouts.READ)
     return WorkerList(workers=[_shown(desk, caller, each) for each in found])
 
 

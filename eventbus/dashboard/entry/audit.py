@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.errors import EventBusError
@@ -21,8 +22,6 @@ from eventbus.telemetry.logging import get_logger
 __all__ = ["AuditTrail", "Outcome"]
 
 Outcome = Literal["changed", "unchanged", "refused", "failed"]
-
-_SECONDS = 2.0
 
 _log = get_logger("eventbus.dashboard")
 
@@ -73,7 +72,7 @@ class AuditTrail:
         fields = {name: value for name, value in {**self._fields, **told}.items() if value}
         try:
             return await self._provider.inspector.note_audit(
-                fields, replaced=self._begun, call_timeout=_SECONDS
+                fields, replaced=self._begun, call_timeout=timeouts.READ
             )
         except EventBusError as error:
             _log.error("audit not kept by the server", action=self._fields["action"], error=str(error))

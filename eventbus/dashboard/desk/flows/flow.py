@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.flow_source import FlowSource
@@ -89,7 +89,7 @@ async def view_flow(desk: Desk, caller: Caller, found: Found) -> FlowView:
     _share_rollbacks(cleaned)
     waits: list[WaitLine] = []
     if report["state"] not in FINAL_STATES:
-        told = await flows_of(desk).waits(report["flow_id"], call_timeout=READ_SECONDS)
+        told = await flows_of(desk).waits(report["flow_id"], call_timeout=timeouts.READ)
         waits = [msgspec.convert(each, WaitLine, from_attributes=True) for each in told]
     return FlowView(
         flow_id=report["flow_id"],
@@ -107,7 +107,7 @@ async def view_flow(desk: Desk, caller: Caller, found: Found) -> FlowView:
 
 async def find_flow(desk: Desk, caller: Caller, flow_id: str) -> Found:
     """Read a flow. Raises Problem, 404, for one that is not to be seen."""
-    read = await flows_of(desk).tree(flow_id, call_timeout=READ_SECONDS)
+    read = await flows_of(desk).tree(flow_id, call_timeout=timeouts.READ)
     tree: dict[str, Any] = json_values(read)
     target = flow_target(flow_id, tree["report"]["workflow"])
     if not desk.may(caller, "flow.read", target):

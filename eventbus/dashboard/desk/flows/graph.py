@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.flows.flow import Found, find_flow, flows_of, may_see
-from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 
 __all__ = ["EdgeLine", "GraphQuery", "GraphView", "NodeLine", "read_graph", "view_graph"]
@@ -78,7 +78,9 @@ async def read_graph(desk: Desk, caller: Caller, path: dict[str, str], query: Gr
 async def view_graph(desk: Desk, caller: Caller, found: Found, query: GraphQuery) -> GraphView:
     """Return the graph of a flow that was read, as the caller may see it."""
     flow_id = found.target.id
-    graph = await flows_of(desk).graph(flow_id, tree=found.read, folded=query.fold, call_timeout=READ_SECONDS)
+    graph = await flows_of(desk).graph(
+        flow_id, tree=found.read, folded=query.fold, call_timeout=timeouts.READ
+    )
     view = msgspec.convert(graph, GraphView, from_attributes=True)
     return msgspec.structs.replace(view, nodes=[_shown(desk, caller, each) for each in view.nodes])
 

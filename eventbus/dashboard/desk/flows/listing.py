@@ -10,9 +10,9 @@ from typing import Annotated
 
 import msgspec
 
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.flows.flow import flow_target, flows_of, may_see
-from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 
 __all__ = ["FlowLine", "FlowList", "FlowsQuery", "VersionLine", "VersionList", "read_flows", "read_versions"]
@@ -93,7 +93,7 @@ async def read_flows(desk: Desk, caller: Caller, _path: dict[str, str], query: F
             state=query.state or None,
             limit=query.limit - len(lines),
             cursor=cursor,
-            call_timeout=READ_SECONDS,
+            call_timeout=timeouts.READ,
         )
         found = [msgspec.convert(each, FlowLine, from_attributes=True) for each in page.flows]
         lines += [each for each in found if may_see(desk, caller, each.flow_id, each.workflow)]

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.flows.flow import find_flow, flows_of
-from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.reading import read_json
@@ -51,7 +51,7 @@ async def cancel_flow(desk: Desk, caller: Caller, path: dict[str, str], order: C
     async def cancel() -> Change:
         reason = order.reason or f"cancelled by {caller.actor.name}"
         flow_id = tree["report"]["flow_id"]
-        done = await desk.provider.inspector.cancel(flow_id, reason, call_timeout=READ_SECONDS)
+        done = await desk.provider.inspector.cancel(flow_id, reason, call_timeout=timeouts.READ)
         return Change(
             changed=done, note="it is being cancelled" if done else "it had ended or was stopping before"
         )
@@ -73,7 +73,7 @@ async def retry_flow(desk: Desk, caller: Caller, path: dict[str, str], order: Re
                 f"the flow is at run {report['run']} by now, and not at run {order.run}; look at it again",
                 run=report["run"],
             )
-        await flows_of(desk).retry(report["flow_id"], order.resume, run=order.run, call_timeout=READ_SECONDS)
+        await flows_of(desk).retry(report["flow_id"], order.resume, run=order.run, call_timeout=timeouts.READ)
         if report["state"] not in FINAL_STATES:
             return Change(changed=True, note="it goes on at its place", run=order.run)
         return Change(changed=True, note=f"run {order.run + 1} has begun", run=order.run + 1)
@@ -92,7 +92,7 @@ async def signal_flow(desk: Desk, caller: Caller, path: dict[str, str], order: S
 
     async def send() -> Change:
         flow_id = tree["report"]["flow_id"]
-        await flows_of(desk).signal(flow_id, path["signal"], payload, call_timeout=READ_SECONDS)
+        await flows_of(desk).signal(flow_id, path["signal"], payload, call_timeout=timeouts.READ)
         return Change(changed=True, note=f"signal {path['signal']} is sent")
 
     return await desk.act(caller, "flow.signal", target, send, reason=order.reason)
