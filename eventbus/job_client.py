@@ -21,11 +21,10 @@ from eventbus.model import chance, clock
 from eventbus.model.durations import Duration
 from eventbus.model.names import shown
 from eventbus.model.recorded_texts import check_append, check_signal_id, check_text
-from eventbus.root_pages import RootPages
 from eventbus.runtime.turnstiles import Turnstiles
 from eventbus.settings.settings import Settings
 from eventbus.store.calls.journal_store import Signal
-from eventbus.store.calls.tree_store import PAGE, TreePage
+from eventbus.store.calls.tree_store import PAGE, RootPlace, RootRow, TreePage
 from eventbus.store.keys import key_digest, payload_digest
 from eventbus.store.scripting.script_rows import Outcome, SaveRow, Wait
 
@@ -37,7 +36,7 @@ _PATIENCE = 30.0
 """Seconds for a call of a consumer; not `reply_timeout`, which may be short although nobody waits here."""
 
 
-class JobClient(RootPages):
+class JobClient:
     """Adds, reads, cancels and retries trees of jobs in the server of a started provider.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does
@@ -414,6 +413,36 @@ class JobClient(RootPages):
         trees = self._life.running("list trees").store.trees
         until = self._until(deadline)
         return await trees.roots(queue, state, first=first, limit=limit, deadline=until)
+
+    async def root_page(
+        self,
+        queues: Sequence[str],
+        kinds: Sequence[str],
+        *,
+        after: RootPlace | None = None,
+        limit: int = 50,
+        deadline: float,
+    ) -> list[RootRow]:
+        """Return at most `limit` roots of queues behind a place, newest first, those of all queues in one
+        row.
+
+        `kinds` are `open` (by when it was added), `completed`, `failed` and `cancelled` (by their ends), and
+        `leaving`: ended ones that go at a time of their own, by that time. `deadline` is a time of the
+        monotonic clock. A queue may be asked for as often as there are pages: none is read from its
+        beginning. Raises ProviderStopped and StoreError.
+        """
+        trees = self._life.running("list trees").store.trees
+        return await trees.root_page(queues, kinds, after=after, limit=limit, deadline=deadline)
+
+    async def definition(self, queue: str, version: str, *, call_timeout: Duration | None = None) -> str:
+        """Return what a version of the jobs of a queue is, as a worker of it told at its start: JSON; `''` if
+        none did.
+
+        The server keeps it for 90 days. Raises ProviderStopped and StoreError.
+        """
+        deadline = self.settings.deadline(call_timeout)
+        store = self._life.running("look at a definition").store
+        return await store.presence.definition(queue, version, deadline=deadline)
 
     async def paused(self, among: Callable[[str], bool]) -> frozenset[str]:
         """Return the paused queues whose names `among` accepts."""

@@ -1,6 +1,6 @@
 """A collection of handlers: what a module of handlers registers before there is a provider.
 
-Not here: how a provider registers and runs them (`handler_registry`).
+Not here: how a provider registers and runs them (`provider`).
 
 What must always hold: a collection that a provider has included does not grow, because that provider would
 not notice.
