@@ -386,7 +386,7 @@ def test_a_script_builds_keys_of_documented_kinds_only() -> None:
 def test_every_documented_kind_is_used() -> None:
     folder = Path(str(files("eventbus.store")))
     text = "\n".join(
-        [*_SOURCES.values(), *(path.read_text() for path in folder.glob("*.py") if path.name != "keys.py")]
+        [*_SOURCES.values(), *(path.read_text() for path in folder.rglob("*.py") if path.name != "keys.py")]
     )
     named = set(re.findall(r"['\"]([\w+]+)['\"]", text)) | set(
         re.findall(r"shard\.root \.\. ':(\w+):?'", text)
