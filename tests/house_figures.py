@@ -1,8 +1,7 @@
 """What can be counted of the house: `python tests/house_figures.py` prints the table of its shape.
 
 `--walk` beside it runs a flow of two steps on an embedded server, and counts where the result of the first
-step is on its way into the list of appends that the worker sends. `test_house.py` holds the figures that must
-not grow.
+step is on its way into the list of appends that the worker sends. `--list FIGURE` lists what is counted.
 
 A room is a folder directly under a package with all below it, or a module beside the folders. An arrow leads
 from a room to one that it imports, and upward where the contract of layers in `pyproject.toml` has that one

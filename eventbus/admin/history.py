@@ -1,6 +1,6 @@
 """The history of a queue, by minute or by hour: how many jobs ended how, how long they waited and ran.
 
-Workers count in memory and tell the server each 5 seconds (`engine.history`), so these are statistics: of a
+Workers count in memory and tell the server each 5 seconds (`engine.reporting`), so these are statistics: of a
 worker that is killed they lack the last seconds. The states of jobs are exact.
 """
 

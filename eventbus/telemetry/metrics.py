@@ -6,7 +6,7 @@ server, and nothing is recorded for a job. The names that begin with `messaging.
 conventions for messaging, with their units, attributes and bucket boundaries. `docs/telemetry.md` explains
 each metric to users.
 
-Not here: who records (`engine.metering`, `send_meter`), and where gauges come from (`gauge_board`).
+Not here: who records (`engine.reporting`, `send_meter`), and where gauges come from (`gauge_board`).
 
 What must always hold: there is no metric of this package that `METRICS` does not list; an attribute has few
 values in a program, so no job id, key or text of a user is one, and what a program may make without end, such

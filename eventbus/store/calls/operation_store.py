@@ -1,6 +1,6 @@
 """Bulk operations in the store: what is to be done to which jobs, and how far that is.
 
-`ControlStore.operations` is one of these. Not here: who does it, and how (`engine.operations`).
+`ControlStore.operations` is one of these. Not here: who does it, and how (`engine.operation_runner`).
 """
 
 from __future__ import annotations
