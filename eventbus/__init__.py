@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     )
     from eventbus.handlers.batch_context import BatchContext, SyncBatchContext
     from eventbus.handlers.collection import Handlers
-    from eventbus.handlers.context import EventContext, JobFacts, SyncContext
-    from eventbus.handlers.contexts.process_context import ProcessContext
+    from eventbus.handlers.context import EventContext, JobFacts, ProcessContext, SyncContext
     from eventbus.handlers.middleware import CallNext
     from eventbus.handlers.worker import EventWorker
     from eventbus.model.batch import Batch
@@ -133,7 +132,6 @@ _PLACES = (
     "handlers.middleware",
     "handlers.context",
     "handlers.batch_context",
-    "handlers.contexts.process_context",
     "handlers.collection",
     "emit.emission",
     "schedules.options",

@@ -62,7 +62,10 @@ class JobClient:
 
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         """Return the object that a lifespan of this process's worker yielded. Raises UsageError."""
-        return self._life.tools.shared(lifespan)
+        worker = self._life.worker
+        if worker is None:
+            raise UsageError("nothing is shared here: no worker of this provider runs in this process")
+        return worker.shared.find(lifespan)
 
     def add(
         self,

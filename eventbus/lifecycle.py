@@ -28,7 +28,6 @@ import anyio
 from eventbus.emit.emitter import Emitter
 from eventbus.emit.uplink import join_uplink
 from eventbus.errors import ConfigError, DefinitionError, ProviderStopped, UsageError
-from eventbus.handlers.context import SyncTools, Tools
 from eventbus.handlers.extension import Extension
 from eventbus.handlers.failures.hook import FailureHook
 from eventbus.handlers.lifespan import Lifespan
@@ -37,6 +36,7 @@ from eventbus.handlers.pools import PoolSpec
 from eventbus.handlers.process.handler import log_note
 from eventbus.handlers.subscriptions import Subscription, Subscriptions
 from eventbus.handlers.worker import EventWorker
+from eventbus.handlers.worker_host import Bus
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.runtime.blocking_call import running_loop
 from eventbus.runtime.loop_ownership import LifecycleLock, LoopOwnership
@@ -59,9 +59,8 @@ class Closing(Protocol):
 class Lifecycle:
     """Starts and stops the store, the emitter and the one worker of a provider."""
 
-    def __init__(
-        self, ownership: LoopOwnership, thread: LoopThread, *, tools: Tools, sync: SyncTools
-    ) -> None:
+    def __init__(self, ownership: LoopOwnership, thread: LoopThread, bus: Bus) -> None:
+        """`bus` is the provider."""
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop in which the provider is started, or None."""
         self.store: Store | None = None
@@ -89,11 +88,9 @@ class Lifecycle:
         """The functions that hear what the next worker does."""
         self.watches: set[Closing] = set()
         """The open watches, which end before the connections do."""
-        self.tools = tools
-        """The calls of the provider that handler contexts use."""
         self._ownership = ownership
         self._thread = thread
-        self._sync = sync
+        self._bus = bus
         self._stops = 0
         """How many stops wait for the lock. No worker starts before they are done."""
         self._endings: set[asyncio.Task[None]] = set()
@@ -150,7 +147,7 @@ class Lifecycle:
         if self.worker is not None:
             await self.worker.stop()
             # Only now, because handlers that were finishing used the worker through their contexts.
-            self.worker = None
+            self._drop_worker()
         for watch in list(self.watches):
             await watch.aclose()
         if self.emitter is not None:
@@ -202,13 +199,13 @@ class Lifecycle:
 
     def abandon_worker(self) -> None:
         """Forget the worker without ending it, as after the death of its process."""
-        self.worker = None
+        self._drop_worker()
         self._ownership.renew_lock()
 
     async def _end_worker(self, worker: EventWorker) -> None:
         if self.worker is worker:
             await worker.stop()
-            self.worker = None
+            self._drop_worker()
 
     async def serve(self, settings: Settings, subscription: Subscription) -> None:
         """Serve one more subscription in this process: add it to the running worker, or start one."""
@@ -247,8 +244,8 @@ class Lifecycle:
         self.worker = worker = EventWorker(
             emitter.store,
             settings,
-            tools=self.tools,
-            sync=self._sync,
+            bus=self._bus,
+            find_loop=self._thread.find_running,
             middleware=tuple(self.middleware),
             lifespans=tuple(self.lifespans),
             pools=self.pools,
@@ -265,12 +262,18 @@ class Lifecycle:
             if self.on_serving is not None:
                 await self.on_serving()
         except BaseException:
-            self.worker = None
+            self._drop_worker()
             await self._to_the_end_of(
                 worker.stop(at_once=True)
             )  # a cancelled start leaves no half a worker behind
             raise
         return worker
+
+    def _drop_worker(self) -> None:
+        """Forget the worker, whose attempts have nothing more done for them."""
+        if self.worker is not None:
+            self.worker.host.close()
+        self.worker = None
 
     def _check_not_stopping(self) -> None:
         if self._stops:
@@ -326,7 +329,8 @@ class Lifecycle:
         return self._ownership.make_lock(self.loop)
 
     def _forget(self) -> None:
-        self.emitter = self.store = self.worker = self.loop = None
+        self._drop_worker()
+        self.emitter = self.store = self.loop = None
         self._stops = 0
 
     def forget_parent(self) -> None:

@@ -25,14 +25,14 @@ from eventbus.engine.job import (
     fail,
     give_back,
     later,
+    outside_job,
     park,
     retry,
     shelve,
     suspend,
 )
-from eventbus.handlers.context import Stopping, Tools, progress_text
-from eventbus.handlers.contexts.attempt_tools import AttemptTools, JobAttempt
-from eventbus.handlers.contexts.process_context import ProcessTools, tools_of
+from eventbus.handlers.attempt import Attempt, AttemptHost, Stopping
+from eventbus.handlers.context import attempt_in, progress_text
 from eventbus.handlers.extension import Extension, WorkerServices
 from eventbus.handlers.failures.hook import FailureFunction, FailureHook, make_failure_hook
 from eventbus.handlers.middleware import chain, check_middleware
@@ -45,6 +45,7 @@ from eventbus.handlers.process.import_path import (
 )
 from eventbus.handlers.saved import read_saved, saved_text
 from eventbus.handlers.steering import Around, RunFacts, Steered, Target
+from eventbus.handlers.worker_host import WorkerHost
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.job_client import JobClient
 from eventbus.model import chance, clock
@@ -68,7 +69,7 @@ from eventbus.model.redaction.places import blank, record_places
 from eventbus.model.retry import check_answers
 from eventbus.model.states import FINAL_STATES
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
-from eventbus.runtime.blocking_call import run_blocking, running_loop
+from eventbus.runtime.blocking_call import run_at_once, run_blocking, running_loop
 from eventbus.runtime.places import Places
 from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.schedules.plan import RootForm, ScheduledRoot
@@ -124,8 +125,9 @@ __all__ = [
     "SUPERSEDE",
     "Ambient",
     "Around",
+    "Attempt",
+    "AttemptHost",
     "AttemptReport",
-    "AttemptTools",
     "Codec",
     "Consumer",
     "Duration",
@@ -141,7 +143,6 @@ __all__ = [
     "ImportPath",
     "Inspector",
     "Job",
-    "JobAttempt",
     "JobClient",
     "JobReport",
     "KeepGiven",
@@ -155,7 +156,6 @@ __all__ = [
     "Places",
     "Policy",
     "ProcessCalls",
-    "ProcessTools",
     "Retention",
     "RootForm",
     "RootPlace",
@@ -170,14 +170,15 @@ __all__ = [
     "TellingConsumer",
     "ThreadPool",
     "TimelineEntry",
-    "Tools",
     "Tree",
     "TreeMember",
     "TreePage",
+    "WorkerHost",
     "WorkerPool",
     "WorkerPools",
     "WorkerServices",
     "attach_baggage",
+    "attempt_in",
     "baggage_around",
     "begin_apart",
     "blank",
@@ -237,6 +238,7 @@ __all__ = [
     "option_of_key",
     "original",
     "outcome_of",
+    "outside_job",
     "park",
     "progress_text",
     "read_failure",
@@ -245,6 +247,7 @@ __all__ = [
     "record_places",
     "retry",
     "revive",
+    "run_at_once",
     "run_blocking",
     "running_loop",
     "saved_text",
@@ -253,7 +256,6 @@ __all__ = [
     "shelve",
     "shown",
     "suspend",
-    "tools_of",
     "trace_facts",
     "trace_id_of",
     "traceparent_of",

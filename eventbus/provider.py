@@ -41,11 +41,10 @@ from eventbus.schedule_client import ScheduleClient
 from eventbus.settings.keywords import EmitKeywords, ProviderKeywords, emit_options
 from eventbus.settings.settings import Settings
 from eventbus.store.connection.connector import make_connector
-from eventbus.sync import LoopThread, SyncProvider, ThreadTools
+from eventbus.sync import LoopThread, SyncProvider
 from eventbus.telemetry.change import ChangeKind
 from eventbus.telemetry.listeners import Listener, check_listened, check_listener
 from eventbus.telemetry.propagation import with_meta
-from eventbus.toolbox import Toolbox
 
 __all__ = ["EventProvider", "known_event", "start_reading"]
 
@@ -86,8 +85,7 @@ class EventProvider:
         """The same calls for threads and scripts; they block until they are done."""
         self._routes = Routes(self.settings)
         self._registry = Subscriptions()
-        tools = Toolbox(self, lambda: self._life.worker)
-        self._life = Lifecycle(ownership, thread, tools=tools, sync=ThreadTools(self.sync, thread, tools))
+        self._life = Lifecycle(ownership, thread, self)
         self._running = self._life.running
         self.schedules: ScheduleClient = ScheduleClient(self._life, self.settings, self._routes)
         """Emits events at times: makes, finds and changes schedules."""

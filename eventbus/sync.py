@@ -32,12 +32,10 @@ from eventbus.settings.keywords import EmitKeywords
 
 if TYPE_CHECKING:
     from eventbus.emit.emission import Emission
-    from eventbus.engine.job import Job
-    from eventbus.handlers.context import Tools
     from eventbus.model.durations import Duration
     from eventbus.provider import EventProvider
 
-__all__ = ["LoopThread", "SyncProvider", "ThreadTools"]
+__all__ = ["LoopThread", "SyncProvider"]
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -268,30 +266,6 @@ class SyncProvider:
         A later call starts it again.
         """
         self._thread.close()
-
-
-class ThreadTools:
-    """The calls of the provider for handler contexts in threads; see `handlers.context.SyncTools`."""
-
-    def __init__(self, sync: SyncProvider, thread: LoopThread, tools: Tools) -> None:
-        # Bound once, as in `Toolbox`.
-        self.emit: Callable[..., SyncEmission[Any]] = sync.emit
-        self.emit_many: Callable[..., list[SyncEmission[Any]]] = sync.emit_many
-        self._thread = thread
-        self._tools = tools
-
-    def note_progress(self, job_id: str, token: str, progress: str) -> None:
-        """Record a job's progress (JSON text) under its lease."""
-        loop = self._thread.find_running("record progress")
-        run_blocking(loop, self._tools.note_progress(job_id, token, progress))
-
-    def save(self, job: Job, text: str) -> None:
-        """Keep a JSON text for the next run of a job, under its lease."""
-        run_blocking(self._thread.find_running("save a value"), self._tools.save(job, text))
-
-    def read_saved(self, job: Job) -> str | None:
-        """Return the JSON text that a job saved last, None if there is none."""
-        return run_blocking(self._thread.find_running("read a saved value"), self._tools.read_saved(job))
 
 
 def _call_at_exit(close: Callable[[], None]) -> None:

@@ -199,16 +199,18 @@ def test_every_error_of_workflows_is_offered_and_drawn() -> None:
 
 # What a user is offered behind a dot. A name is added here on purpose: it is a promise, and has its words in
 # the docs.
-_CONTEXT = "attempt causation_id correlation_id event group job_id log meta provider worker"
+_CONTEXT = (
+    "attempt causation_id correlation_id event group job_id keep_line log meta provider stopping worker"
+)
 _OFFERED = {
     eventbus.EventProvider: (
         "add_group cancel context emit emit_many failed flush include inspector jobs lifespan listen on pause pool pools queues remove_group result resume schedules set_limit settings "
         "start stop subscribe sync unsubscribe use watch worker"
     ),
-    # `add`, `has_job_of`, `keep_line`, `note_progress`, `read_saved`, `remove`, `save`, `start` and
-    # `stopping` are called by the provider; the API reference leaves them out.
+    # `add`, `append`, `has_job_of`, `remove`, `running` and `start` are for the provider; the API reference
+    # leaves them out.
     eventbus.EventWorker: (
-        "add append claimed has_job_of health id is_idle keep_line note_progress queues read_saved remove request_stop running save start stop stopping wait wait_drained"
+        "add append claimed has_job_of health id is_idle queues remove request_stop running start stop wait wait_drained"
     ),
     eventbus.Handlers: "on",
     eventbus.JobFailure: (
@@ -218,9 +220,9 @@ _OFFERED = {
     eventbus.Emission: "cancel cancelled correlation_id done enqueued event groups job_id joined",
     eventbus.SyncEmission: "cancel correlation_id done enqueued groups job_id joined result",
     eventbus.JobFacts: _CONTEXT,
-    eventbus.EventContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",
-    eventbus.SyncContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",
-    eventbus.ProcessContext: f"{_CONTEXT} keep_line progress save saved stopping",
+    eventbus.EventContext: f"{_CONTEXT} emit emit_many progress save saved shared",
+    eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress save saved shared",
+    eventbus.ProcessContext: f"{_CONTEXT} progress save saved",
     eventbus.Watch: "aclose newest pending position reached",
     eventbus.Change: "at_ms attempt due_ms error job_id note position queue state what worker",
     Inspector: (

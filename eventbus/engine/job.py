@@ -17,6 +17,7 @@ __all__ = [
     "fail",
     "give_back",
     "later",
+    "outside_job",
     "park",
     "retry",
     "shelve",
@@ -80,6 +81,13 @@ class Job(msgspec.Struct, gc=False):
         """
         self.passed += len(self.journal) + self.unread
         self.journal, self.unread, self.keeps = [], 0, count
+
+
+def outside_job(job_id: str) -> Job:
+    """Make the job of an attempt that runs outside of a worker: in a process, or inline. It has an id alone."""
+    return Job(
+        id=job_id, token="", queue="", body="", attempts=0, stalls=0, created_ms=0, due_ms=0, claimed_ms=0
+    )
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):

@@ -13,14 +13,15 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from eventbus.handlers.context import EventContext, Stopping, SyncContext, SyncTools, Tools
+from eventbus.handlers.attempt import Attempt, Stopping
+from eventbus.handlers.context import EventContext, SyncContext
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.telemetry.logging import Logger, get_logger
 
 if TYPE_CHECKING:
     from eventbus.emit.emission import Emission
     from eventbus.emit.sync_emission import SyncEmission
-    from eventbus.engine.job import Job
+    from eventbus.handlers.worker_host import WorkerHost
 
 __all__ = ["BatchContext", "BatchItem", "SyncBatchContext", "SyncBatchItem"]
 
@@ -31,10 +32,9 @@ S = TypeVar("S")
 class _CallContext(Generic[C]):
     """What both contexts of a call have."""
 
-    __slots__ = ("_log", "_tools", "event", "group", "items")
+    __slots__ = ("_log", "event", "group", "items")
 
-    def __init__(self, tools: Tools, *, event: str, group: str, items: Sequence[C]) -> None:
-        self._tools = tools
+    def __init__(self, *, event: str, group: str, items: Sequence[C]) -> None:
         self._log: Logger | None = None
         self.event: str = event
         self.group: str = group
@@ -89,7 +89,7 @@ class _CallContext(Generic[C]):
 
         Raises UsageError if the function is not a lifespan of this worker.
         """
-        return self._tools.shared(lifespan)
+        return self.items[0].shared(lifespan)
 
 
 class BatchContext(_CallContext[EventContext]):
@@ -115,17 +115,17 @@ class BatchItem(EventContext):
 
     __slots__ = ("_around",)
 
-    def __init__(self, tools: Tools, job: Job, *, around: contextvars.Context, **facts: Any) -> None:
-        super().__init__(tools, job, **facts)
+    def __init__(self, host: WorkerHost, own: Attempt, *, around: contextvars.Context, **facts: Any) -> None:
+        super().__init__(host, own, **facts)
         self._around = around
 
     def emit(self, event: Any, payload: Any = None, **options: Any) -> Emission[Any]:
         """Emit as part of the chain of this item's job, as `EventContext.emit` does."""
-        return self._around.copy().run(self._tools.emit, event, payload, **options)
+        return self._around.copy().run(self._host.emit, event, payload, **options)
 
     def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Emission[Any]]:
         """Emit as part of the chain of this item's job, as `EventContext.emit_many` does."""
-        return self._around.copy().run(self._tools.emit_many, event, payloads, **options)
+        return self._around.copy().run(self._host.emit_many, event, payloads, **options)
 
 
 class SyncBatchItem(SyncContext):
@@ -135,16 +135,14 @@ class SyncBatchItem(SyncContext):
 
     __slots__ = ("_around",)
 
-    def __init__(
-        self, tools: Tools, sync: SyncTools, job: Job, *, around: contextvars.Context, **facts: Any
-    ) -> None:
-        super().__init__(tools, sync, job, **facts)
+    def __init__(self, host: WorkerHost, own: Attempt, *, around: contextvars.Context, **facts: Any) -> None:
+        super().__init__(host, own, **facts)
         self._around = around
 
     def emit(self, event: Any, payload: Any = None, **options: Any) -> SyncEmission[Any]:
         """Emit as part of the chain of this item's job, as `SyncContext.emit` does."""
-        return self._around.copy().run(self._sync.emit, event, payload, **options)
+        return self._around.copy().run(self._host.in_threads.emit, event, payload, **options)
 
     def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[SyncEmission[Any]]:
         """Emit as part of the chain of this item's job, as `SyncContext.emit_many` does."""
-        return self._around.copy().run(self._sync.emit_many, event, payloads, **options)
+        return self._around.copy().run(self._host.in_threads.emit_many, event, payloads, **options)

@@ -23,8 +23,8 @@ from opentelemetry.trace import Tracer
 from eventbus.engine.consumer import Retention
 from eventbus.engine.job import Job, Settle, complete, give_back
 from eventbus.errors import EmissionExpired
-from eventbus.handlers.context import EventContext, SyncContext, SyncTools, Tools
-from eventbus.handlers.contexts.attempt_tools import JobAttempt
+from eventbus.handlers.attempt import Attempt
+from eventbus.handlers.context import EventContext, SyncContext
 from eventbus.handlers.failure_rules import FailureRules, chain_of, read_message
 from eventbus.handlers.failures.descriptions import describe_event
 from eventbus.handlers.middleware import Middleware, chain, encode_passed_on
@@ -32,6 +32,7 @@ from eventbus.handlers.pools import BUILT_IN
 from eventbus.handlers.process.handler import RemoteHandler
 from eventbus.handlers.process.messages import check_found
 from eventbus.handlers.subscriptions import Subscription
+from eventbus.handlers.worker_host import WorkerHost
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.model.codec import Codec
 from eventbus.model.durations import LONGEST
@@ -76,8 +77,7 @@ class HandlerConsumer:
         self,
         subscription: Subscription,
         settings: Settings,
-        tools: Tools,
-        sync: SyncTools,
+        host: WorkerHost,
         *,
         threads: ThreadPool,
         processes: ProcessPool,
@@ -114,8 +114,7 @@ class HandlerConsumer:
         self._decode = route.payload.decode
         # Only the default group answers the emitter, so the results of other groups are not kept.
         self._encode = route.result.encode if handler.group == DEFAULT_GROUP else _encode_nothing
-        self._tools = tools
-        self._sync = sync
+        self._host = host
         self._threads = threads if self._pool is None or self._pool.threads is None else self._pool.threads
         self._set_clock = set_clock
         self._middleware = middleware
@@ -255,7 +254,7 @@ class HandlerConsumer:
         """Wait for a place of the pool, and call the handler there, with the middleware around it."""
         if not pool.places.enter():
             await pool.places.wait()
-            if self._tools.stopping(job) == "stop":  # another worker begins it
+            if self._host.stopping(job) == "stop":  # another worker begins it
                 pool.places.leave()
                 raise _StopCame
         self._held += 1
@@ -269,26 +268,26 @@ class HandlerConsumer:
     async def _call_async(self, job: Job, message: EventMessage, payload: Any) -> Any:
         if self._context is None:
             return await self._function(payload)
-        context = EventContext(self._tools, job, **self._facts(job, message))
+        context = EventContext(self._host, Attempt(self._host, job), **self._facts(job, message))
         return await self._function(payload, **{self._context: context})
 
     async def _call_thread(self, job: Job, message: EventMessage, payload: Any) -> Any:
         if self._context is None:
             return await self._threads.run(lambda: self._function(payload))
-        context = SyncContext(self._tools, self._sync, job, **self._facts(job, message))
+        context = SyncContext(self._host, Attempt(self._host, job), **self._facts(job, message))
         keywords = {self._context: context}
         return await self._threads.run(lambda: self._function(payload, **keywords))
 
     async def _call_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
-        own = JobAttempt(self._tools, job)
+        own = Attempt(self._host, job)
         return await self._remote.call(payload, self._facts(job, message), message.baggage, own)
 
     async def _pass_to_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
-        own = JobAttempt(self._tools, job)
+        own = Attempt(self._host, job)
         return await self._remote.run(payload, self._facts(job, message), message.baggage, own)
 
     async def _call_through_middleware(self, job: Job, message: EventMessage, payload: Any) -> Any:
-        context = EventContext(self._tools, job, **self._facts(job, message))
+        context = EventContext(self._host, Attempt(self._host, job), **self._facts(job, message))
         call = partial(self._call_innermost, job, message, payload)
         return await chain(self._middleware, context, call)(payload)
 

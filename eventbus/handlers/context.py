@@ -1,19 +1,20 @@
 """Contexts: the facts about its job that a handler gets beside the payload, and what it can do there.
 
-An async handler gets an `EventContext`, and a handler in a thread a `SyncContext`. Not here: the
-`ProcessContext` of a handler in a process (`handlers.contexts.process_context`).
+An async handler gets an `EventContext`, one in a thread a `SyncContext`, and one in a process a
+`ProcessContext`. All are made of the facts and of the attempt (`handlers.attempt`), which does the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from eventbus.handlers.saved import SAVED, read_saved, saved_text
+from eventbus.handlers.attempt import Attempt, Stopping
+from eventbus.handlers.saved import read_saved, saved_text
 from eventbus.model.codec import Codec
-from eventbus.model.emits import Emits
 from eventbus.model.names import DEFAULT_GROUP
+from eventbus.runtime.blocking_call import run_at_once
 from eventbus.settings.keywords import EmitKeywords
 from eventbus.telemetry.log_context import trace_facts
 from eventbus.telemetry.logging import Logger, get_logger
@@ -22,16 +23,15 @@ from eventbus.telemetry.spans import trace_id_of
 if TYPE_CHECKING:
     from eventbus.emit.emission import Emission
     from eventbus.emit.sync_emission import SyncEmission
-    from eventbus.engine.job import Job
+    from eventbus.handlers.worker_host import WorkerHost
     from eventbus.model.event import Event
 
 __all__ = [
     "EventContext",
     "JobFacts",
-    "Stopping",
+    "ProcessContext",
     "SyncContext",
-    "SyncTools",
-    "Tools",
+    "attempt_in",
     "progress_text",
 ]
 
@@ -42,11 +42,6 @@ S = TypeVar("S")
 
 D = TypeVar("D")
 
-Stopping: TypeAlias = Literal["stop", "cancel", "timeout", "lease lost"]
-"""Why a job should end early: its worker stops, it was cancelled, its time is over, or another worker may
-have it.
-"""
-
 _MAX_PROGRESS = 16 * 1024
 _progress = Codec(role="progress", owner="progress", max_bytes=_MAX_PROGRESS)
 
@@ -56,48 +51,8 @@ def progress_text(value: Any) -> str:
     return _progress.encode(value).decode()
 
 
-class Tools(Emits["Emission[Any]"], Protocol):
-    """The parts of a provider that contexts use."""
-
-    @property
-    def provider(self) -> Any:
-        """The provider, which is passed to its lifespans."""
-        ...
-
-    def note_progress(self, job_id: str, token: str, progress: str) -> Coroutine[Any, Any, None]:
-        """Record a job's progress, JSON text, under its lease."""
-        ...
-
-    def keep_line(self, job_id: str, line: str) -> None:
-        """Keep a log line with a running job; called from any thread."""
-        ...
-
-    def save(self, job: Job, text: str, name: str = SAVED, /) -> Coroutine[Any, Any, None]:
-        """Keep a JSON text for the next run of a job, under its lease; `name` is that of the live text."""
-        ...
-
-    def read_saved(self, job: Job, name: str = SAVED, /) -> Coroutine[Any, Any, str | None]:
-        """Return the JSON text that a job saved last, None if there is none."""
-        ...
-
-    def stopping(self, job: Job) -> Stopping | None:
-        """Return why a job should end early, None if it should go on."""
-        ...
-
-    @property
-    def max_saved(self) -> int:
-        """The most bytes of a saved value."""
-        ...
-
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return the value that a lifespan yielded in the worker of this process. Raises UsageError."""
-        ...
-
-
 class JobFacts:
-    """The facts about one running job. Do not change them.
-
-    All contexts have these facts.
+    """The facts about one running job, and what every context of it can do. Do not change them.
 
     `event` is the name of the event, `group` the group of the handler, and `job_id` the id of the job.
     `attempt` counts from 1, and does not count stalls. `correlation_id` is the same for all jobs of a chain
@@ -109,6 +64,7 @@ class JobFacts:
 
     __slots__ = (
         "_log",
+        "_own",
         "_trace",
         "attempt",
         "causation_id",
@@ -123,6 +79,7 @@ class JobFacts:
 
     def __init__(
         self,
+        own: Attempt,
         *,
         event: str,
         group: str,
@@ -135,6 +92,7 @@ class JobFacts:
         worker: str = "",
         provider: str = "",
     ) -> None:
+        self._own = own
         self.event: str = event
         self.group: str = group
         self.job_id: str = job_id
@@ -172,26 +130,42 @@ class JobFacts:
             self._log = get_logger("eventbus.handler").bind(**facts)
         return self._log
 
-
-class EventContext(JobFacts):
-    """The context of an async handler: the facts about its job, and what the handler can do there."""
-
-    __slots__ = ("_job", "_tools")
-
-    def __init__(self, tools: Tools, job: Job, **facts: Any) -> None:
-        super().__init__(**facts)
-        self._tools = tools
-        self._job = job
-
     @property
     def stopping(self) -> Stopping | None:
         """Why the job should end early: `"stop"`, `"cancel"`, `"timeout"` or `"lease lost"`; None while it
         should go on.
 
         `"stop"` is the stop of the worker, after which the job still has the grace. The others come with a
-        cancellation.
+        cancellation, of which a thread or a process hears only here: a handler that runs long there asks now
+        and then.
+
+        In a process the first question asks the worker, and later ones cost nothing. A handler there that has
+        asked gets half a second after a cancel, a timeout or a lost lease, to save and to end; then its
+        process is killed. Without a question that happens at once.
         """
-        return self._tools.stopping(self._job)
+        return self._own.stopping
+
+    def keep_line(self, line: str) -> None:
+        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at
+        once.
+
+        The newest 100 lines of a job stay, 64 KiB together, for as long as the job is kept. A line over 4 KiB
+        is cut. Lines of many jobs travel in one call, and reach the server before the end of the attempt
+        does; those of the last moment before a worker dies are lost. A line never fails a handler. The worker
+        has the lines of a process before the end of the attempt, also if the process dies afterwards; in a
+        thread that a handler left behind in a process, and in a fork, the call does nothing.
+        """
+        self._own.keep_line(line)
+
+
+class EventContext(JobFacts):
+    """The context of an async handler: the facts about its job, and what the handler can do there."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self, host: WorkerHost, own: Attempt, **facts: Any) -> None:
+        super().__init__(own, **facts)
+        self._host = host
 
     async def save(self, value: Any) -> None:
         """Keep a JSON value for the next run of this job, in place of what was saved before.
@@ -202,8 +176,7 @@ class EventContext(JobFacts):
         raises StoreRefused, and the handler is cancelled. Raises ProviderStopped if the worker ends before
         the answer.
         """
-        text = saved_text(value, owner=self.event, max_bytes=self._tools.max_saved)
-        await self._tools.save(self._job, text)
+        await self._own.save(saved_text(value, owner=self.event, max_bytes=self._own.max_saved))
 
     @overload
     async def saved(self, kind: type[S], /) -> S | None: ...
@@ -215,17 +188,7 @@ class EventContext(JobFacts):
 
         Raises PayloadError if the value does not fit the type, and StoreError.
         """
-        return read_saved(await self._tools.read_saved(self._job), kind, default, owner=self.event)
-
-    def keep_line(self, line: str) -> None:
-        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at
-        once.
-
-        The newest 100 lines of a job stay, 64 KiB together, for as long as the job is kept. A line over 4 KiB
-        is cut. Lines of many jobs travel in one call, and reach the server before the end of the attempt
-        does; those of the last moment before a worker dies are lost. A line never fails a handler.
-        """
-        self._tools.keep_line(self.job_id, line)
+        return read_saved(await self._own.read_saved(), kind, default, owner=self.event)
 
     async def progress(self, value: Any) -> None:
         """Record the job's progress, any JSON value of at most 16 KiB; a number from 0 to 100 is a
@@ -235,7 +198,7 @@ class EventContext(JobFacts):
         away, the call waits. If the lease is lost, nothing is recorded and the handler is cancelled. Raises
         PayloadError for any other value, and StoreRefused if the server refuses the call.
         """
-        await self._tools.note_progress(self.job_id, self._job.token, progress_text(value))
+        await self._own.tell(progress_text(value))
 
     @overload
     def emit(self, event: Event[P, R], payload: P, **options: Unpack[EmitKeywords]) -> Emission[R]: ...
@@ -246,7 +209,7 @@ class EventContext(JobFacts):
 
         Returns at once; await the emission for its result. Takes the same options and raises the same errors.
         """
-        return self._tools.emit(event, payload, **options)
+        return self._host.emit(event, payload, **options)
 
     @overload
     def emit_many(
@@ -262,7 +225,7 @@ class EventContext(JobFacts):
 
         Returns the emissions at once, in the order of the payloads.
         """
-        return self._tools.emit_many(event, payloads, **options)
+        return self._host.emit_many(event, payloads, **options)
 
     @overload
     def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
@@ -273,44 +236,17 @@ class EventContext(JobFacts):
 
         `lifespan` is the function itself. Raises UsageError if it is not a lifespan of this worker.
         """
-        return self._tools.shared(lifespan)
-
-
-class SyncTools(Emits["SyncEmission[Any]"], Protocol):
-    """The parts of a provider that contexts in threads use."""
-
-    def note_progress(self, job_id: str, token: str, progress: str) -> None:
-        """Record a job's progress, JSON text, under its lease."""
-        ...
-
-    def save(self, job: Job, text: str) -> None:
-        """Keep a JSON text for the next run of a job, under its lease."""
-        ...
-
-    def read_saved(self, job: Job) -> str | None:
-        """Return the JSON text that a job saved last, None if there is none."""
-        ...
+        return self._host.shared(lifespan)
 
 
 class SyncContext(JobFacts):
     """The context of a sync handler, which runs in a thread: as `EventContext`, with blocking calls."""
 
-    __slots__ = ("_job", "_sync", "_tools")
+    __slots__ = ("_host",)
 
-    def __init__(self, tools: Tools, sync: SyncTools, job: Job, **facts: Any) -> None:
-        super().__init__(**facts)
-        self._tools = tools
-        self._sync = sync
-        self._job = job
-
-    @property
-    def stopping(self) -> Stopping | None:
-        """Why the job should end early, as `EventContext.stopping` has it; None while it should go on.
-
-        Nothing can cancel a thread, so this is how a handler hears of it. A handler that runs long asks now
-        and then.
-        """
-        return self._tools.stopping(self._job)
+    def __init__(self, host: WorkerHost, own: Attempt, **facts: Any) -> None:
+        super().__init__(own, **facts)
+        self._host = host
 
     def save(self, value: Any) -> None:
         """Keep a JSON value for the next run of this job as `EventContext.save` does, and block until it is
@@ -318,8 +254,8 @@ class SyncContext(JobFacts):
 
         Raises the errors of that.
         """
-        text = saved_text(value, owner=self.event, max_bytes=self._tools.max_saved)
-        self._sync.save(self._job, text)
+        text = saved_text(value, owner=self.event, max_bytes=self._own.max_saved)
+        self._host.wait("save a value", self._own.save, text)
 
     @overload
     def saved(self, kind: type[S], /) -> S | None: ...
@@ -331,15 +267,8 @@ class SyncContext(JobFacts):
 
         Raises the errors of that.
         """
-        return read_saved(self._sync.read_saved(self._job), kind, default, owner=self.event)
-
-    def keep_line(self, line: str) -> None:
-        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at
-        once.
-
-        See `EventContext.keep_line`.
-        """
-        self._tools.keep_line(self.job_id, line)
+        text = self._host.wait("read a saved value", self._own.read_saved)
+        return read_saved(text, kind, default, owner=self.event)
 
     def progress(self, value: Any) -> None:
         """Record the job's progress as `EventContext.progress` does, and block until the server has recorded
@@ -347,7 +276,7 @@ class SyncContext(JobFacts):
 
         Raises PayloadError and StoreRefused as that does, and ProviderStopped if the provider has stopped.
         """
-        self._sync.note_progress(self.job_id, self._job.token, progress_text(value))
+        self._host.wait("record progress", self._own.tell, progress_text(value))
 
     @overload
     def emit(self, event: Event[P, R], payload: P, **options: Unpack[EmitKeywords]) -> SyncEmission[R]: ...
@@ -360,7 +289,7 @@ class SyncContext(JobFacts):
         wait for the server, and `.result()` to wait for the result. Takes the same options and raises the
         same errors as `EventProvider.emit`.
         """
-        return self._sync.emit(event, payload, **options)
+        return self._host.in_threads.emit(event, payload, **options)
 
     @overload
     def emit_many(
@@ -375,7 +304,7 @@ class SyncContext(JobFacts):
 
         Returns the emissions in the order of the payloads.
         """
-        return self._sync.emit_many(event, payloads, **options)
+        return self._host.in_threads.emit_many(event, payloads, **options)
 
     @overload
     def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
@@ -387,4 +316,52 @@ class SyncContext(JobFacts):
         Several threads may use the value at once, so it must be safe for that. Raises UsageError if the
         function is not a lifespan of this worker.
         """
-        return self._tools.shared(lifespan)
+        return self._host.shared(lifespan)
+
+
+class ProcessContext(JobFacts):
+    """The context of a handler with `pool="process"`: the facts about its job, and what its worker does for
+    it.
+
+    Its calls may be made in any thread of the process, but not in a fork of it.
+    """
+
+    __slots__ = ()
+
+    def save(self, value: Any) -> None:
+        """Keep a JSON value for the next run of this job as `EventContext.save` does, and block until it is
+        recorded.
+
+        The worker records it under its lease. Raises the errors of that; StoreRefused also after the end of
+        the attempt, as in a thread that the handler left behind.
+        """
+        run_at_once(self._own.save(saved_text(value, owner=self.event, max_bytes=self._own.max_saved)))
+
+    @overload
+    def saved(self, kind: type[S], /) -> S | None: ...
+    @overload
+    def saved(self, kind: type[S], /, *, default: D) -> S | D: ...
+    def saved(self, kind: Any, /, *, default: Any = None) -> Any:
+        """Return what this job saved last as `EventContext.saved` does, and block until the worker has
+        answered.
+
+        Raises the errors of that, and StoreRefused after the end of the attempt.
+        """
+        return read_saved(run_at_once(self._own.read_saved()), kind, default, owner=self.event)
+
+    def progress(self, value: Any) -> None:
+        """Send the job's progress to the worker, which records it as `EventContext.progress` does; return at
+        once.
+
+        The worker records the newest value that it has, one after the other. After the end of the attempt, as
+        in a thread that the handler left behind, the call does nothing. Raises PayloadError for a value that
+        is no JSON value or over 16 KiB.
+        """
+        run_at_once(self._own.tell(progress_text(value)))
+
+
+def attempt_in(context: JobFacts) -> Attempt:
+    """Return the attempt that a context is made of, for systems on top of the event bus that have contexts of
+    their own.
+    """
+    return context._own  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -12,7 +12,7 @@ import msgspec
 from eventbus.engine.consumer import Consumer, Retention
 from eventbus.engine.job import Job
 from eventbus.handlers.consumer import retention_of
-from eventbus.handlers.context import SyncTools, Tools
+from eventbus.handlers.worker_host import WorkerHost
 from eventbus.handlers.worker_pools import WorkerPools
 from eventbus.model.keep import Keep
 from eventbus.runtime.thread_pool import ThreadPool
@@ -24,8 +24,8 @@ __all__ = ["Extension", "WorkerServices"]
 class WorkerServices(msgspec.Struct, frozen=True):
     """The parts of a worker that the consumers of an extension may use.
 
-    `tools` emits and records progress in the event loop, `sync` does so from threads. `threads` runs sync
-    functions, and `pools` has the places, threads and processes of named pools and of `"process"`. `worker`
+    `host` does what attempts ask for: `Attempt(host, job)`; it emits in the event loop, and its `in_threads`
+    emits in threads. `threads` runs sync functions, and `pools` has the places, threads and processes of named pools and of `"process"`. `worker`
     is the id of the worker. `is_stopping()` tells whether the worker takes no further jobs.
     `start_clock(job, timeout)` lets the timeout of a running job count from now on, for which `timeout_of`
     gave None. `aliases` maps ids in whose name the code of a running job emits to the id of that job, while
@@ -33,8 +33,7 @@ class WorkerServices(msgspec.Struct, frozen=True):
     """
 
     settings: Settings
-    tools: Tools
-    sync: SyncTools
+    host: WorkerHost
     threads: ThreadPool
     worker: str
     is_stopping: Callable[[], bool]

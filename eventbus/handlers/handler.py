@@ -12,8 +12,7 @@ import msgspec
 from eventbus.errors import DefinitionError
 from eventbus.handlers.batch_context import BatchContext, SyncBatchContext
 from eventbus.handlers.batch_types import check_batch_types, is_list_of
-from eventbus.handlers.context import EventContext, JobFacts, SyncContext
-from eventbus.handlers.contexts.process_context import ProcessContext
+from eventbus.handlers.context import EventContext, JobFacts, ProcessContext, SyncContext
 from eventbus.handlers.pools import PoolSpec, check_pool
 from eventbus.model.batch import Batch
 from eventbus.model.durations import Duration, seconds

@@ -27,14 +27,11 @@ from eventbus.engine.consumer import Consumer
 from eventbus.engine.drain import Wait
 from eventbus.engine.executor import Running
 from eventbus.engine.job import Job
-from eventbus.engine.kept_lines import LineWriter
-from eventbus.engine.progress import ProgressWriter
 from eventbus.engine.reporting.health import Health
 from eventbus.engine.worker import Worker, WorkerOptions
-from eventbus.errors import ProviderStopped, StoreRefused
+from eventbus.errors import ProviderStopped
 from eventbus.handlers.batches.consumer import BatchConsumer
 from eventbus.handlers.consumer import HandlerConsumer
-from eventbus.handlers.context import Stopping, SyncTools, Tools
 from eventbus.handlers.extension import Extension, WorkerServices
 from eventbus.handlers.failures.desk import FailureDesk
 from eventbus.handlers.failures.hook import FailureHook
@@ -42,8 +39,8 @@ from eventbus.handlers.lifespan import Lifespan, Shared
 from eventbus.handlers.middleware import Middleware
 from eventbus.handlers.pools import PoolSpec
 from eventbus.handlers.process.handler import log_note
-from eventbus.handlers.saved import SAVED
 from eventbus.handlers.subscriptions import Subscription
+from eventbus.handlers.worker_host import Bus, WorkerHost
 from eventbus.handlers.worker_pools import WorkerPools
 from eventbus.runtime.process_pool import ProcessPool
 from eventbus.runtime.thread_pool import ThreadPool
@@ -56,13 +53,6 @@ from eventbus.telemetry.logging import get_logger
 __all__ = ["EventWorker", "consumer_of", "end_threads", "is_running", "look_due"]
 
 _log = get_logger("eventbus.worker")
-
-_REASONS: dict[str, Stopping] = {
-    "shutdown": "stop",
-    "cancel": "cancel",
-    "timeout": "timeout",
-    "lease": "lease lost",
-}
 
 _LAST_STEPS = 2.0
 """Seconds beyond the grace that lifespans have to be left."""
@@ -85,8 +75,8 @@ class EventWorker:
         store: Store,
         settings: Settings,
         *,
-        tools: Tools,
-        sync: SyncTools,
+        bus: Bus,
+        find_loop: Callable[[str], asyncio.AbstractEventLoop],
         middleware: Sequence[Middleware] = (),
         lifespans: Sequence[Lifespan] = (),
         pools: Mapping[str, PoolSpec] = MappingProxyType({}),
@@ -96,12 +86,12 @@ class EventWorker:
         listeners: Listeners | None = None,
         declare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`declare` tells the server what the program declares; called when the server has forgotten it."""
-        self.shared: Shared = Shared(lifespans, tools.provider)
+        """`bus` is the provider, and `find_loop` that of `WorkerHost`. `declare` tells the server what the
+        program declares; called when the server has forgotten it.
+        """
+        self.shared: Shared = Shared(lifespans, bus)
         self._store = store
         self._settings = settings
-        self._tools = tools
-        self._sync = sync
         self._middleware = middleware
         self._threads = ThreadPool(settings.max_concurrency)
         self._processes = make_processes()
@@ -116,8 +106,8 @@ class EventWorker:
         if failure_hooks:
             self._worker.tell_failures(self._failures)
         self._pools = WorkerPools(pools, self._processes, make_processes, on_room=self._worker.claimer.notice)
-        self._notes = ProgressWriter(store, self._worker.claimer.executor)
-        self._lines: LineWriter | None = None
+        self.host: WorkerHost = WorkerHost(bus, self.shared, self._worker, store, settings, find_loop)
+        """What it does for its attempts."""
         self._task: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] | None = None
         """Done when the task has ended or was left behind; holds the error that ended it, if there
@@ -162,13 +152,12 @@ class EventWorker:
         Raises the error of a lifespan, DefinitionError, StoreRefused, or ProviderStopped if a stop comes
         first.
         """
-        self._lines = LineWriter(self._store, self._worker.claimer.executor)
+        self.host.open()
         for subscription in subscriptions:
             self._add(subscription)
         services = WorkerServices(
             self._settings,
-            self._tools,
-            self._sync,
+            self.host,
             self._threads,
             self.id,
             self._worker.is_stopping,
@@ -283,47 +272,10 @@ class EventWorker:
         """Append to the journal of a job that runs in this worker; see `AppendQueue.put`."""
         return self._worker.claimer.append(job, entries, live=live, taken=taken)
 
-    async def save(self, job: Job, text: str, name: str = SAVED, /) -> None:
-        """Keep a JSON text, the live text `name`, for the next run of a job, under its lease.
-
-        Raises StoreRefused if the lease is lost; the handler is cancelled then. Raises ProviderStopped if the
-        worker ends before the answer.
-        """
-        if await self.append(job, (), live={name: text}, taken=()) == "lost":
-            self._worker.claimer.executor.lose([(job.id, job.token)])
-            raise StoreRefused(
-                f"nothing was saved for job {job.id}: its lease is lost or its attempt has ended, and "
-                "another run may have begun"
-            )
-
-    async def read_saved(self, job: Job, name: str = SAVED, /) -> str | None:
-        """Return what a run of this job saved last, None if there is nothing. Raises StoreError."""
-        return await self._store.journals.live(job.id, name, deadline=self._settings.deadline(None))
-
-    def stopping(self, job: Job) -> Stopping | None:
-        """Return why a job of this worker should end early, None if it should go on; called from any
-        thread.
-        """
-        if job.ending:
-            return _REASONS[job.ending]
-        return "stop" if self._worker.is_stopping() else None
-
     def running(self, job: Job) -> Running | None:
         """Return what runs this very job in this worker; None if it has ended, or its lease was lost."""
         run = self._worker.claimer.executor.running.get(job.id)
         return run if run is not None and run.job.token == job.token else None
-
-    async def note_progress(self, job_id: str, token: str, progress: str) -> None:
-        """Record a job's progress, JSON text, for its context, under the lease that `token` proves.
-
-        Raises StoreRefused.
-        """
-        await self._notes.write(job_id, token, progress)
-
-    def keep_line(self, job_id: str, line: str) -> None:
-        """Keep a log line with a job that runs here; see `LineWriter.keep`."""
-        if self._lines is not None:
-            self._lines.keep(job_id, line)
 
     async def _run(self) -> None:
         """Enter the lifespans, run the worker until it ends, and leave the lifespans, all in one task."""
@@ -406,8 +358,7 @@ class EventWorker:
         consumer = make(
             subscription,
             self._settings,
-            self._tools,
-            self._sync,
+            self.host,
             threads=self._threads,
             processes=self._processes,
             pools=self._pools,

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from eventbus.errors import ProviderStopped, UsageError
 from eventbus.model import clock
 
-__all__ = ["ThreadWait", "forget_parents_loop", "run_blocking", "running_loop"]
+__all__ = ["ThreadWait", "forget_parents_loop", "run_at_once", "run_blocking", "running_loop"]
 
 T = TypeVar("T")
 
@@ -57,6 +57,16 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def run_at_once(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ARG001  (it takes none)
+    """Run a coroutine that waits for no event loop to its end, and return what it returns."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    work.close()
+    raise AssertionError("this call must not wait for an event loop, because none runs here")
 
 
 def run_blocking(

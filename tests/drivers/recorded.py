@@ -11,10 +11,17 @@ from typing import Any
 
 import msgspec
 
-from eventbus.lowlevel import Signal as SentSignal
-from eventbus.lowlevel import describe
+from eventbus.lowlevel import (
+    Attempt,
+    describe,
+    outside_job,
+)
+from eventbus.lowlevel import (
+    Signal as SentSignal,
+)
 from workflows import Durable, FlowContext
 from workflows.execution.environment import InlineTools, in_thread
+from workflows.execution.step_attempt import MemoryHost
 from workflows.functions.calls.history import History
 from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.definition import DurableCodecs
@@ -163,6 +170,7 @@ class RecordedFlow:
             seed=kept.seed_of(self.run),
             workflow=self.durable.name,
             tools=self.emitter or InlineTools(None, {}),
+            own=Attempt(MemoryHost(), outside_job(self.flow_id)),
             call_sync=in_thread,
             sleep=_no_sleep,
             span=_no_span,

@@ -309,7 +309,7 @@ async def test_a_renewal_that_overtakes_an_attempt_does_not_hit_the_next_one(
 
     @provider.on("ask")
     async def ask(_: Any, ctx: EventContext) -> int:
-        tokens.append((ctx.job_id, ctx._job.token))  # pyright: ignore[reportPrivateUsage]
+        tokens.append((ctx.job_id, ctx._own.job.token))  # pyright: ignore[reportPrivateUsage]
         if ctx.attempt == 1:
             raise ValueError
         worker._worker.claimer.executor.lose(tokens[:1])  # pyright: ignore[reportPrivateUsage]  (what the thread found lost then)

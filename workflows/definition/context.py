@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 
 from eventbus import DefinitionError, EmitKeywords, Event, UsageError
 from eventbus.lowlevel import (
-    AttemptTools,
+    Attempt,
     Logger,
     Stopping,
     get_logger,
@@ -97,7 +97,6 @@ class StepContext(Generic[I]):
     __slots__ = (
         "_codecs",
         "_data",
-        "_lines_in",
         "_log",
         "_own",
         "_reach",
@@ -134,13 +133,13 @@ class StepContext(Generic[I]):
         records: Mapping[str, StepRecord],
         reach: Collection[str],
         unloaded: Collection[str] = (),
-        own: AttemptTools | None = None,
+        own: Attempt,
     ) -> None:
         """Use the loaded `records`; `reach` names the steps whose results may be asked for, nearest first.
 
         `unloaded` are the steps of `reach` whose records were left out because of their size or number. A
         step of `reach` that is neither in `records` nor in `unloaded` did not complete. `own` is what the
-        attempt of a step can do itself: save, tell its progress; rollbacks and hooks have none.
+        attempt can do itself; that of a rollback or a hook saves nothing.
         """
         self._codecs = codecs
         self.workflow: str = codecs.workflow.name
@@ -154,7 +153,6 @@ class StepContext(Generic[I]):
         self.provider: str = facts.provider
         self.step: str = step
         self.job_id: str = job_id
-        self._lines_in = job_id
         self.attempt: int = attempt
         self.traceparent: str = traceparent
         self._data = facts.data
@@ -242,7 +240,7 @@ class StepContext(Generic[I]):
         A local step runs in the job of its flow, so the line begins with the name of the step. A rollback
         runs in the job of the flow that is undone. Inline the call does nothing.
         """
-        self._tools.keep_line(self._lines_in, f"{self.step}: {line}" if self.step else line)
+        self._own.keep_line(f"{self.step}: {line}" if self.step else line)
 
     def progress(self, value: Any) -> Awaitable[None]:
         """Record how far this step is, any JSON value of at most 16 KiB; a number from 0 to 100 is a
@@ -254,7 +252,7 @@ class StepContext(Generic[I]):
         UsageError in a rollback or a hook, and StoreRefused if the server refuses the call.
         """
         text = progress_text(value)
-        if self._own is None:
+        if not self._own.saves:
             raise UsageError(
                 f"ctx.progress is for steps: the reports of workflow {self.workflow!r} show no progress of "
                 "rollbacks and hooks"
@@ -270,7 +268,7 @@ class StepContext(Generic[I]):
         its flow was cancelled, or timed out; `"timeout"` is that of this attempt. All but the first come with
         a cancellation, of which a thread hears only here. Always None in a rollback and a hook.
         """
-        return None if self._own is None else self._own.stopping
+        return self._own.stopping
 
     def save(self, value: Any) -> Awaitable[None]:
         """Keep a JSON value for the next attempt of this step, in place of what was saved before.
@@ -297,7 +295,7 @@ class StepContext(Generic[I]):
         work = self._saved(self._find_own("saved"), kind, default)
         return work if running_loop() is not None else ThreadLoad(self._tools.wait, work)
 
-    async def _saved(self, own: AttemptTools, kind: Any, default: Any) -> Any:
+    async def _saved(self, own: Attempt, kind: Any, default: Any) -> Any:
         return read_saved(await own.read_saved(), kind, default, owner=self._owner)
 
     def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
@@ -307,8 +305,8 @@ class StepContext(Generic[I]):
         self._tools.wait(work)
         return Done()
 
-    def _find_own(self, name: str) -> AttemptTools:
-        if self._own is None:
+    def _find_own(self, name: str) -> Attempt:
+        if not self._own.saves:
             raise UsageError(
                 f"ctx.{name} is for steps: rollbacks and hooks of workflow {self.workflow!r} have nothing "
                 "saved"
@@ -361,7 +359,7 @@ class StepContext(Generic[I]):
         """Return the value that a function decorated with `@provider.lifespan` yielded in this worker."""
         return self._tools.shared(lifespan)
 
-    def _loaded(self) -> tuple[Mapping[str, StepRecord], Collection[str], AttemptTools | None]:
+    def _loaded(self) -> tuple[Mapping[str, StepRecord], Collection[str], Attempt]:
         records = self._records
         return {name: records[name] for name in self._reach if name in records}, self._unloaded, self._own
 

@@ -51,6 +51,7 @@ from workflows.execution.graph_run import GraphRun
 from workflows.execution.hook_runner import run_completed
 from workflows.execution.progress_notes import ProgressNotes
 from workflows.execution.signal_desk import SignalDesk
+from workflows.execution.step_attempt import StepAttempt, cleared
 from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import (
     ATTEMPT,
@@ -62,7 +63,6 @@ from workflows.execution.step_runner import (
     rule_of,
     run_step,
 )
-from workflows.execution.step_tools import JobShelf, StepTools, cleared
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory
 from workflows.records.ids import split_item
@@ -92,9 +92,8 @@ class LocalGraph:
         limits = flow.runtime.limits_of(flow.workflow)
         shared = {places: FlowSlots(places) for every in limits.values() for places in every}
         self._limits = {name: [shared[places] for places in every] for name, every in limits.items()}
-        job, tools = activation.job, flow.runtime.services.tools
-        self._progress = ProgressNotes(partial(tools.note_progress, job.id, job.token))
-        self._shelf = JobShelf(tools, job)
+        job, self._host = activation.job, flow.runtime.services.host
+        self._progress = ProgressNotes(partial(self._host.note_progress, job))
         self._may_have_saved = job.stalls > 0
         """Whether any step may have saved something in an activation that recorded nothing of it."""
         now_ms = activation.now_ms
@@ -194,7 +193,14 @@ class LocalGraph:
         aliases = flow.runtime.services.aliases
         aliases[job_id] = flow.flow_id
         progress = self._progress.begin(step.name)
-        own = StepTools(self._shelf, step.saved_as, where=step.where, attempt=run.attempt, progress=progress)
+        own = StepAttempt(
+            self._host,
+            self._activation.job,
+            step.saved_as,
+            where=step.where,
+            run=run.attempt,
+            progress=progress,
+        )
         try:
             return await self._attempt(run, job_id, own)
         finally:
@@ -203,7 +209,7 @@ class LocalGraph:
             self._progress.end(progress)
             aliases.pop(job_id, None)
 
-    async def _attempt(self, run: StepRun, job_id: str, own: StepTools) -> StepRecord:
+    async def _attempt(self, run: StepRun, job_id: str, own: StepAttempt) -> StepRecord:
         flow, step, records = self._flow, run.step, self._graph.records
         with flow.span(
             "step",

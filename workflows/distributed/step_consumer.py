@@ -20,8 +20,8 @@ import msgspec
 from eventbus import Later, StoreCorrupt
 from eventbus.lowlevel import (
     FINAL_STATES,
+    Attempt,
     Job,
-    JobAttempt,
     Outcome,
     Retention,
     Settle,
@@ -182,7 +182,7 @@ class StepConsumer:
                 records=records,
                 reach=reach,
                 unloaded=unloaded if reach is near else reach,
-                own=JobAttempt(self._runtime.services.tools, job),
+                own=Attempt(self._runtime.services.host, job),
             )
             if step.workflow is not None:
                 return await self._run_nested(job, flow, step, step.workflow, context)

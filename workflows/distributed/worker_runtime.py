@@ -11,13 +11,14 @@ import msgspec
 
 from eventbus import StoreCorrupt, StoreError
 from eventbus.lowlevel import (
-    AttemptTools,
+    Attempt,
     Emits,
     Job,
     JobClient,
     Places,
     ThreadPool,
     WorkerServices,
+    outside_job,
     run_blocking,
     trace_id_of,
     tracer,
@@ -304,7 +305,7 @@ class Flow:
         records: dict[str, StepRecord],
         reach: Collection[str],
         unloaded: Collection[str] = (),
-        own: AttemptTools | None = None,
+        own: Attempt | None = None,
     ) -> StepContext[Any]:
         """Make the context of one of the workflow's functions."""
         return StepContext(
@@ -319,7 +320,7 @@ class Flow:
             records=records,
             reach=reach,
             unloaded=unloaded,
-            own=own,
+            own=own or Attempt(self.runtime.services.host, outside_job(job_id), ""),
         )
 
     @property
@@ -373,12 +374,9 @@ class Flow:
         """Emit many as `EventProvider.emit_many` does."""
         return self._emits().emit_many(event, payloads, **options)
 
-    def keep_line(self, job_id: str, line: str) -> None:  # noqa: D102  (as FlowTools)
-        self.runtime.services.tools.keep_line(job_id, line)
-
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         """Return the value that a lifespan of this worker yielded."""
-        return self.runtime.services.tools.shared(lifespan)
+        return self.runtime.services.host.shared(lifespan)
 
     async def load_record(self, step: str) -> StepRecord | None:
         """Read the record of one step; None if the step did not complete."""
@@ -403,5 +401,5 @@ class Flow:
 
     def _emits(self) -> Emits[Any]:
         """Return the object to emit with where the caller runs: plain functions run in threads."""
-        services = self.runtime.services
-        return services.tools if is_in_loop() else services.sync
+        host = self.runtime.services.host
+        return host if is_in_loop() else host.in_threads

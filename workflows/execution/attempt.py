@@ -29,7 +29,7 @@ import msgspec
 
 from eventbus.lowlevel import clock, get_logger, mark_own, original
 
-__all__ = ["PATIENCE", "Attempt", "Ended", "StillRuns", "begin_task", "let_go", "outlast", "wait_ended"]
+__all__ = ["PATIENCE", "AttemptRun", "Ended", "StillRuns", "begin_task", "let_go", "outlast", "wait_ended"]
 
 R = TypeVar("R")
 
@@ -114,7 +114,7 @@ class Ended(msgspec.Struct, frozen=True):
     is_lost: bool = False
 
 
-class Attempt:
+class AttemptRun:
     """One run of `call`. Await `run` only once."""
 
     __slots__ = ("_call", "_is_cut", "_patience", "_timeout", "_waiter", "_what", "cancellation", "ending")

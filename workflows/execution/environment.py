@@ -102,9 +102,6 @@ class InlineTools:
         provider = self._provider or _refuse("shared")
         return getattr(provider, "jobs", provider).shared(lifespan)
 
-    def keep_line(self, job_id: str, line: str) -> None:
-        """Do nothing: an inline flow has no record that could keep it."""
-
     async def load_record(self, step: str) -> StepRecord | None:
         """Return the record of a step; None if the step did not complete."""
         return self._records.get(step)

@@ -32,7 +32,7 @@ import msgspec
 from eventbus import Later
 from workflows.definition.pause import Pause, late
 from workflows.definition.workflow import Workflow
-from workflows.execution.attempt import PATIENCE, Attempt, Ended, outlast
+from workflows.execution.attempt import PATIENCE, AttemptRun, Ended, outlast
 from workflows.execution.items import Items, begin_items, find_run, runs_of, settle_items
 from workflows.execution.pauses import Pauses
 from workflows.execution.signal_desk import SignalDesk
@@ -84,7 +84,7 @@ class GraphRun:
         self._patience = patience
         self._tasks: set[asyncio.Task[None]] = set()
         self._halted: asyncio.Future[None] | None = None
-        self._attempts: set[Attempt] = set()
+        self._attempts: set[AttemptRun] = set()
         self.cancellation: asyncio.CancelledError | None = None
         """How `run` was cancelled, if it was."""
         self._error: BaseException | None = None
@@ -168,7 +168,7 @@ class GraphRun:
         run: StepRun | None = None,
     ) -> Ended:
         """Run one attempt of at most `limit` seconds, of the step `run` if it is one's; `cut` ends it."""
-        attempt = Attempt(call, what=what, timeout=limit, patience=self._patience)
+        attempt = AttemptRun(call, what=what, timeout=limit, patience=self._patience)
         if run is not None:
             run.attempt = attempt
         self._attempts.add(attempt)

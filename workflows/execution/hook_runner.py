@@ -12,7 +12,7 @@ from eventbus.lowlevel import describe, get_logger, log_failure
 from workflows.definition.context import StepContext, codecs_of, log_facts
 from workflows.definition.workflow import Workflow
 from workflows.errors import FlowError
-from workflows.execution.attempt import Attempt
+from workflows.execution.attempt import AttemptRun
 from workflows.execution.step_runner import CallSync, call
 
 __all__ = ["run_completed", "run_failed"]
@@ -39,7 +39,7 @@ async def run_failed(
     hook = workflow.failed_hook
     if hook is None:
         return
-    attempt = Attempt(
+    attempt = AttemptRun(
         lambda: call(hook.function, ctx, error, is_async=hook.is_async, call_sync=call_sync, kind="failed"),
         what=f"the failed hook of workflow {workflow.name!r}",
         timeout=None,

@@ -21,15 +21,15 @@ import msgspec
 from eventbus import DefinitionError, ProcessContext, UsageError
 from eventbus.lowlevel import (
     ImportPath,
-    Stopping,
     ThreadPool,
     WorkerPools,
+    attempt_in,
     baggage_around,
     find,
     import_path_of_function,
     import_path_of_object,
+    run_at_once,
     shown,
-    tools_of,
     with_facts,
 )
 from workflows.definition.codecs import Codecs
@@ -40,7 +40,7 @@ from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.records.records import StepRecord, decode_step, encode_step
 
-__all__ = ["PooledSteps", "ProcessAttempt", "check_known", "run_at_once", "run_here"]
+__all__ = ["PooledSteps", "check_known", "run_here"]
 
 T = TypeVar("T")
 
@@ -96,7 +96,6 @@ class PooledSteps:
         codecs = codecs_of(ctx)
         workflow = codecs.workflow
         records, unloaded, own = loaded_of(ctx)
-        assert own is not None  # noqa: S101  (only the attempts of steps have pools)
         place = self._place_of(workflow, step)
         given = _Given(
             workflow=place,
@@ -164,7 +163,7 @@ def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
     step = workflow.steps[given.step]
 
     inner: StepContext[Any] = StepContext(
-        _ProcessTools(ctx),
+        _ProcessTools(),
         codecs,
         FlowFacts(
             flow_id=given.flow_id,
@@ -184,7 +183,7 @@ def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
         records={name: decode_step(text) for name, text in given.records.items()},
         reach=Before(workflow.plan, step.name),
         unloaded=given.unloaded,
-        own=ProcessAttempt(ctx),
+        own=attempt_in(ctx),
     )
     with with_facts(log_facts(inner)):
         return codecs.result(step.name).encode(step.function(inner)).decode()
@@ -201,41 +200,6 @@ def _codecs(place: ImportPath, max_bytes: int) -> Codecs:
 @functools.cache
 def _function_place() -> ImportPath:
     return import_path_of_function(run_here, "the function that runs steps in processes")
-
-
-class ProcessAttempt:
-    """The tools of an attempt in a process: its worker does what it asks for, so each call has ended when it
-    returns.
-    """
-
-    def __init__(self, ctx: ProcessContext) -> None:
-        self._tools = tools_of(ctx)
-
-    def keep_line(self, line: str, /) -> None:
-        """Have the worker keep a log line."""
-        self._tools.keep_line(line)
-
-    async def tell(self, progress: str, /) -> None:
-        """Send the progress to the worker."""
-        self._tools.tell(progress)
-
-    async def save(self, text: str, /) -> None:
-        """Have the worker keep a text for the next attempt."""
-        self._tools.save(text)
-
-    async def read_saved(self) -> str | None:
-        """Ask the worker for the text that was saved last."""
-        return self._tools.read_saved()
-
-    @property
-    def stopping(self) -> Stopping | None:
-        """Why the attempt should end early."""
-        return self._tools.stopping
-
-    @property
-    def max_saved(self) -> int:
-        """The most bytes of a saved value."""
-        return self._tools.max_saved
 
 
 class _NoData(FlowData):
@@ -258,9 +222,6 @@ class _NoData(FlowData):
 class _ProcessTools:
     """The FlowTools of a step in a process, which has no connection to the server."""
 
-    def __init__(self, ctx: ProcessContext) -> None:
-        self._ctx = ctx
-
     def emit(self, *_: Any, **__: Any) -> Any:
         """Refuse."""
         _refuse("emit")
@@ -272,10 +233,6 @@ class _ProcessTools:
     def shared(self, lifespan: Any) -> Any:  # noqa: ARG002
         """Refuse."""
         _refuse("shared")
-
-    def keep_line(self, job_id: str, line: str) -> None:  # noqa: ARG002  (the worker knows the job)
-        """Have the worker keep a log line."""
-        self._ctx.keep_line(line)
 
     async def load_record(self, step: str) -> StepRecord | None:
         """Refuse: what fits was sent along."""
@@ -291,15 +248,6 @@ class _ProcessTools:
     def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run `work` at once."""
         return run_at_once(work, timeout)
-
-
-def run_at_once(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ARG001
-    """Run `work`, which never waits for an event loop in a process."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        return end.value
-    raise AssertionError("a call of a step in a process must not wait")
 
 
 def _refuse(what: str) -> NoReturn:

@@ -27,7 +27,7 @@ from workflows.definition.contexts.reading import keeping_lines_in
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import Rollback
-from workflows.execution.attempt import Attempt, Ended
+from workflows.execution.attempt import AttemptRun, Ended
 from workflows.execution.step_runner import CallSync, call, judge
 from workflows.records.records import StepRecord
 
@@ -225,7 +225,7 @@ class Saga(Generic[U]):
         )
 
     async def _attempt(self, undo: U, number: int) -> Ended:
-        attempt = Attempt(
+        attempt = AttemptRun(
             lambda: self._call(undo, number),
             what=f"the rollback of step {undo.path!r}",
             timeout=undo.timeout,

@@ -20,7 +20,7 @@ from workflows.records.report import StepReport, StepState
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from workflows.execution.attempt import Attempt
+    from workflows.execution.attempt import AttemptRun
     from workflows.execution.items import Items
 
 __all__ = ["StepRun"]
@@ -66,7 +66,7 @@ class StepRun:
         """The same error for people."""
         self.inherited: Sequence[RollbackResult] = ()
         """Rollbacks inside its sub-workflow that failed for good."""
-        self.attempt: Attempt | None = None
+        self.attempt: AttemptRun | None = None
         """The attempt that runs here, or that ran last."""
         self.has_saved: bool = False
         """Whether a value may be there that an attempt saved for the next one."""

@@ -14,7 +14,7 @@ import msgspec
 from eventbus import PayloadError
 from eventbus.lowlevel import describe, get_logger, hidden_around
 from workflows.errors import NonDeterminismError
-from workflows.execution.step_tools import cleared
+from workflows.execution.step_attempt import cleared
 from workflows.functions.calls.call import Call
 from workflows.functions.calls.child_call import ChildCall
 from workflows.functions.calls.history import split_position
@@ -127,7 +127,7 @@ def _add_steps(run: FunctionRun, batch: Batch) -> None:
         else:
             batch.add(entry, None if entry.kind == "cut" else call)
         if isinstance(call, StepCall) and call.has_saved and entry.kind in ("step", "failed"):
-            batch.live |= cleared(call.shelf_name)
+            batch.live |= cleared(call.saved_as)
 
 
 def _in_order(run: FunctionRun) -> list[TimedCall[Any]]:

@@ -374,7 +374,7 @@ class FlowContext(Generic[I]):
         Silent while the code repeats what is recorded, as `log` is. Inline it does nothing.
         """
         if not self._run.is_repeating(self._run.scope("keep_line")):
-            self._run.around.keep_line(line)
+            self._run.around.own.keep_line(line)
 
     @property
     def worker(self) -> str:

@@ -106,7 +106,7 @@ class FunctionRun(CodeRun):
         """Whether the worker stops: then no attempt of a step begins here, and the flow goes on in another
         worker.
         """
-        return self.around.shelf.stopping == "stop"
+        return self.around.own.stopping == "stop"
 
     @property
     def due_steps(self) -> list[StepCall[Any]]:

@@ -16,8 +16,13 @@ from typing import Any
 import msgspec
 
 from eventbus import PayloadError, UsageError
-from eventbus.lowlevel import Signal
+from eventbus.lowlevel import (
+    Attempt,
+    Signal,
+    outside_job,
+)
 from workflows.errors import NonDeterminismError
+from workflows.execution.step_attempt import MemoryHost
 from workflows.functions.calls.history import History
 from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.context import FlowContext
@@ -192,9 +197,6 @@ class _NoTools:
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         del lifespan
 
-    def keep_line(self, job_id: str, line: str) -> None:
-        """Do nothing: no job runs."""
-
     def emit(self, *_: Any, **__: Any) -> Any:
         raise UsageError("a check of a history emits nothing")
 
@@ -209,6 +211,7 @@ def _nothing(durable: Durable[Any, Any], history: FlowHistory, kept: Kept) -> Su
         seed=kept.seed_of(history.run),
         workflow=workflow_of(history.flow_id),
         tools=_NoTools(),
+        own=Attempt(MemoryHost(), outside_job(history.flow_id)),
         call_sync=_never,
         sleep=_never,
         span=_no_span,

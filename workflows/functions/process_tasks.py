@@ -20,10 +20,18 @@ from typing import Any
 import msgspec
 
 from eventbus import ProcessContext
-from eventbus.lowlevel import Codec, ImportPath, find, hints_of, import_path_of_function, with_facts
+from eventbus.lowlevel import (
+    Codec,
+    ImportPath,
+    attempt_in,
+    find,
+    hints_of,
+    import_path_of_function,
+    run_at_once,
+    with_facts,
+)
 from workflows.definition.checks.signature import taken_by
 from workflows.definition.codecs import MAX_VALUE
-from workflows.execution.process_steps import ProcessAttempt, run_at_once
 from workflows.functions.step_key import TaskContext, set_step_key, set_task
 from workflows.functions.task import Task, as_task
 
@@ -100,7 +108,7 @@ def run_task_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
     set_step_key(given.key)
     set_task(
         TaskContext(
-            ProcessAttempt(ctx),
+            attempt_in(ctx),
             run_at_once,
             workflow=given.facts.get("workflow", ""),
             step=given.facts.get("step", task.name),

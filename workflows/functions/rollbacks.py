@@ -15,11 +15,15 @@ from typing import Any
 import msgspec
 
 from eventbus import Retry
-from eventbus.lowlevel import Codec, note_around
+from eventbus.lowlevel import (
+    Attempt,
+    Codec,
+    note_around,
+    outside_job,
+)
 from workflows.execution.rollback import RollbackResult
 from workflows.execution.spans import traceparent_around
 from workflows.execution.step_runner import CallSync
-from workflows.execution.step_tools import RollbackTools
 from workflows.functions.definition import Durable
 from workflows.functions.surroundings import Surroundings
 from workflows.functions.task import Task, find_task
@@ -78,9 +82,8 @@ class TaskUndo(msgspec.Struct, frozen=True):
         key = f"{self.around.flow_id}/{self.around.run}/{self.entry.place}/undo"
         traceparent = traceparent_around(self.around.traceparent)  # the saga has opened the span
         self.around.enter_attempt(self.path, number, key, traceparent)
-        own = RollbackTools(
-            partial(self.around.tools.keep_line, job_id), where=f"the rollback of {self.path!r}"
-        )
+        host = self.around.own.host
+        own = Attempt(host, outside_job(job_id), "", where=f"the rollback of {self.path!r}")
         self.around.enter_task(self.path, number, key, own)
         value: Any
         if self.is_own:

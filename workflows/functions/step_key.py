@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar, overload
 
 from eventbus import UsageError
-from eventbus.lowlevel import AttemptTools, Stopping, read_saved, running_loop, saved_text
+from eventbus.lowlevel import Attempt, Stopping, read_saved, running_loop, saved_text
 from workflows.definition.contexts.flow_tools import StepLoad
 from workflows.definition.contexts.thread_calls import Done, ThreadLoad
 
@@ -39,7 +39,7 @@ class TaskContext:
     __slots__ = ("_own", "_owner", "_step", "_wait", "attempt", "key", "worker")
 
     def __init__(
-        self, own: AttemptTools, wait: Wait, *, workflow: str, step: str, key: str, attempt: int, worker: str
+        self, own: Attempt, wait: Wait, *, workflow: str, step: str, key: str, attempt: int, worker: str
     ) -> None:
         """`step` is the name of the task, with its position."""
         self._own = own

@@ -14,7 +14,7 @@ import msgspec
 from eventbus import UsageError
 from eventbus.lowlevel import (
     Ambient,
-    AttemptTools,
+    Attempt,
     Emits,
     Outcome,
     Signal,
@@ -26,7 +26,6 @@ from eventbus.lowlevel import (
 )
 from workflows.definition.middleware import AttemptContext, AttemptKind, FlowMiddleware, through
 from workflows.execution.step_runner import CallSync
-from workflows.execution.step_tools import MemoryShelf, Shelf
 from workflows.functions.step_key import TaskContext, set_step_key, set_task
 from workflows.records.entries import Entry
 
@@ -77,13 +76,9 @@ class Recorder(Protocol):
 
 
 class Tools(Emits[Any], Protocol):
-    """What the code and its steps emit with, share, and keep log lines with."""
+    """What the code and its steps emit with and share."""
 
-    def keep_line(self, job_id: str, line: str) -> None:
-        """Keep a log line with a job that runs here; called from any thread."""
-        ...
-
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
+    def shared(self, lifespan: Callable[..., Any], /) -> Any:
         """Return the value that a lifespan of this worker yielded."""
         ...
 
@@ -145,7 +140,7 @@ class Pools(Protocol):
         key: str,
         attempt: int,
         facts: Mapping[str, Any],
-        own: AttemptTools,
+        own: Attempt,
     ) -> Any:
         """Call a task in its pool, of which the caller has a place. `key` is its step key, `own` what it can
         do.
@@ -181,7 +176,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     fields of log events. `middleware` is around each attempt of a task and of a rollback. `job_id` is the job
     that runs here, if that is not the flow's own. Without `pools`, plain functions of tasks run by
     `call_sync` alone. Random numbers and ids of the code follow from `seed`, by default that of the run
-    alone. `shelf` keeps what the steps save. `worker` is the id of the worker.
+    alone. `own` is the attempt of the code, in the job that runs here. `worker` is the id of the worker.
     """
 
     flow_id: str
@@ -190,6 +185,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str = ""
     workflow: str
     tools: Tools
+    own: Attempt
     call_sync: CallSync
     sleep: Callable[[float], Awaitable[Any]]
     span: Callable[[str, str, int], AbstractContextManager[str]]
@@ -201,12 +197,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     middleware: Sequence[FlowMiddleware] = ()
     children: Children = NoChildren()
     pools: Pools | None = None
-    shelf: Shelf = msgspec.field(default_factory=MemoryShelf)
     worker: str = ""
-
-    def keep_line(self, line: str) -> None:
-        """Keep a log line of the code with the job that runs here."""
-        self.tools.keep_line(self.job_id or self.flow_id, line)
 
     async def through(
         self,
@@ -239,7 +230,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         enter(Ambient(self.meta, self.correlation_id, self.flow_id, self.traceparent, self.tracestate))
 
     @contextmanager
-    def step(self, label: str, attempt: int, key: str, own: AttemptTools) -> Generator[str]:
+    def step(self, label: str, attempt: int, key: str, own: Attempt) -> Generator[str]:
         """Surround one attempt of a step, which has a task and so a context of its own; yield its
         traceparent.
         """
@@ -248,7 +239,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
             self.enter_task(label, attempt, key, own)
             yield traceparent
 
-    def enter_task(self, label: str, attempt: int, key: str, own: AttemptTools) -> None:
+    def enter_task(self, label: str, attempt: int, key: str, own: Attempt) -> None:
         """Let `task_context()` return what an attempt can do, in its own context."""
         wait = partial(run_blocking, asyncio.get_running_loop())
         set_task(

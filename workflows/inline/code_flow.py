@@ -22,7 +22,11 @@ from typing import Any
 
 import anyio
 
-from eventbus.lowlevel import mark_awaited
+from eventbus.lowlevel import (
+    Attempt,
+    mark_awaited,
+    outside_job,
+)
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
@@ -30,7 +34,7 @@ from workflows.errors import Rollback
 from workflows.execution.attempt import wait_ended
 from workflows.execution.environment import Environment, InlineTools
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
-from workflows.execution.step_tools import MemoryShelf
+from workflows.execution.step_attempt import MemoryHost
 from workflows.functions.calls.child_call import Child
 from workflows.functions.endings import Completed, Failed
 from workflows.functions.surroundings import Children, NoChildren, Surroundings
@@ -249,6 +253,7 @@ class CodeFlow(ABC):
             run=run,
             workflow=self._definition.name,
             tools=InlineTools(environment.provider, {}),
+            own=Attempt(MemoryHost(self.recorder.live), outside_job(facts.flow_id)),
             call_sync=environment.call_sync,
             sleep=environment.sleep,
             span=_no_span(environment.traceparent),
@@ -262,7 +267,6 @@ class CodeFlow(ABC):
             },
             middleware=environment.middleware,
             children=children or NoChildren(),
-            shelf=MemoryShelf(self.recorder.live),
         )
 
     async def _cut(self) -> None:

@@ -26,7 +26,12 @@ from typing import Any
 import msgspec
 
 from eventbus import UsageError
-from eventbus.lowlevel import AttemptTools, describe, mark_awaited
+from eventbus.lowlevel import (
+    Attempt,
+    describe,
+    mark_awaited,
+    outside_job,
+)
 from workflows.definition.checks.nesting import start_id
 from workflows.definition.codecs import Codecs, flow_codecs
 from workflows.definition.context import FlowFacts, StepContext
@@ -41,9 +46,9 @@ from workflows.execution.hook_runner import run_completed, run_failed
 from workflows.execution.progress_notes import ProgressNotes
 from workflows.execution.rollback import RollbackResult, Saga, Undo, Undoable, failures_of, verdict_on
 from workflows.execution.signal_desk import SignalDesk
+from workflows.execution.step_attempt import MemoryHost, StepAttempt
 from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import ask, is_wanted, judge, rule_of, run_step
-from workflows.execution.step_tools import MemoryShelf, StepTools
 from workflows.inline.inbox import InlineInbox
 from workflows.inline.inner import InnerFlow, Opening, OpenInner, failed_undos_in
 from workflows.inline.stop import Stop
@@ -81,7 +86,8 @@ class InlineFlow:
         self._nested: dict[str, InnerFlow] = {}
         self._open_inner = open_inner
         self._progress = ProgressNotes()
-        self._shelf = MemoryShelf()
+        self._host = MemoryHost()
+        self._job = outside_job(facts.flow_id)
         self._input = input
         self._around = environment
         self._tools = InlineTools(environment.provider, self._graph.records, environment.middleware)
@@ -221,7 +227,14 @@ class InlineFlow:
     async def attempt(self, run: StepRun) -> StepRecord:
         """Run the function of a step."""
         step, progress = run.step, self._progress.begin(run.step.name)
-        own = StepTools(self._shelf, step.saved_as, where=step.where, attempt=run.attempt, progress=progress)
+        own = StepAttempt(
+            self._host,
+            self._job,
+            step.saved_as,
+            where=step.where,
+            run=run.attempt,
+            progress=progress,
+        )
         try:
             return await run_step(step, self._step_context(run, own), self._around.call_sync)
         finally:
@@ -231,7 +244,7 @@ class InlineFlow:
     async def record(self, run: StepRun) -> None:
         """Stop the flow if the step has failed. Nothing is kept, not even what the step saved."""
         if run.record is not None or run.state == "failed":
-            self._shelf.clear(run.step.saved_as)
+            self._host.clear(run.step.saved_as)
         if run.state == "failed" and run.record is None:
             name, job = run.step.name, self._job_of(run)
             self.stop(Stop(cause="failed", step=name, failure=run.failure, job=job, is_cut=False))
@@ -401,7 +414,7 @@ class InlineFlow:
         name, index = split_item(run.step.name)
         return member_id(self.facts.flow_id, self.facts.run, name, index + 1)
 
-    def _step_context(self, run: StepRun, own: AttemptTools | None = None) -> StepContext[Any]:
+    def _step_context(self, run: StepRun, own: Attempt | None = None) -> StepContext[Any]:
         name = run.step.name
         reach = self.workflow.plan.ancestors(split_item(name)[0])
         return self._context(name, reach, self._job_of(run), run.attempts + 1, own)
@@ -410,7 +423,7 @@ class InlineFlow:
         return self._context("", self.workflow.steps, self.facts.flow_id, attempt)
 
     def _context(
-        self, step: str, reach: Any, job_id: str, attempt: int, own: AttemptTools | None = None
+        self, step: str, reach: Any, job_id: str, attempt: int, own: Attempt | None = None
     ) -> StepContext[Any]:
         return StepContext(
             self._tools,
@@ -423,5 +436,5 @@ class InlineFlow:
             traceparent=self._around.traceparent,
             records=self._graph.records,
             reach=reach,
-            own=own,
+            own=own or Attempt(self._host, self._job, ""),
         )

@@ -18,7 +18,7 @@ import msgspec
 
 from eventbus.lowlevel import Outcome
 from workflows.definition.flow_definition import AnyDefinition
-from workflows.execution.attempt import Attempt
+from workflows.execution.attempt import AttemptRun
 from workflows.machines.context import MachineContext
 from workflows.machines.settled import ChildEnd, Settled
 from workflows.machines.snapshot import NOTHING, Awaited, Snapshot
@@ -152,7 +152,7 @@ class Chooser:
                 return bool(said)
         except BaseException as error:  # noqa: BLE001  (nothing was awaited: it is its own)
             return error
-        ended = await Attempt(
+        ended = await AttemptRun(
             partial(_await, said), what=f"the guard of {transition.where}", timeout=transition.timeout
         ).run()
         return bool(ended.value) if ended.error is None else ended.error

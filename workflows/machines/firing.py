@@ -15,7 +15,7 @@ import msgspec
 
 from eventbus import UsageError
 from eventbus.lowlevel import contained, shown
-from workflows.execution.attempt import Attempt
+from workflows.execution.attempt import AttemptRun
 from workflows.functions.surroundings import Surroundings
 from workflows.machines.choosing import Fire
 from workflows.machines.context import MachineContext, NewChild
@@ -83,7 +83,7 @@ class Firing:
             context = self._make_context(snapshot, state, transition, fire.attempts + 1)
         except Exception as error:  # noqa: BLE001  (a state that does not fit a later release, or what `__init__` raises)
             return Failure(error=error)
-        attempt = Attempt(
+        attempt = AttemptRun(
             lambda: self._call(fire, context), what=transition.where, timeout=transition.timeout
         )
         try:

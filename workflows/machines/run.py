@@ -101,7 +101,7 @@ class MachineRun:
                     return Completed(bytes(snapshot.result).decode() or "null")
                 await self._open(following)
                 return following
-            if self._around.shelf.stopping == "stop":
+            if self._around.own.stopping == "stop":
                 return Leaving()
             if await self._close(following):
                 await self._fire(following)

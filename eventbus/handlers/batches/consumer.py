@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from eventbus.engine.job import Job, Settle
 from eventbus.errors import DefinitionError, PayloadError
+from eventbus.handlers.attempt import Attempt
 from eventbus.handlers.batch_context import BatchContext, BatchItem, SyncBatchContext, SyncBatchItem
 from eventbus.handlers.batches.call import Item
 from eventbus.handlers.batches.gathering import Gathering
@@ -27,6 +28,8 @@ from eventbus.runtime.process_pool import ProcessPool
 from eventbus.telemetry.log_context import ATTEMPT
 
 __all__ = ["BatchConsumer"]
+
+C = TypeVar("C")
 
 
 class BatchConsumer(HandlerConsumer):
@@ -107,18 +110,12 @@ class BatchConsumer(HandlerConsumer):
     def _make_context(self, items: Sequence[Item]) -> BatchContext | SyncBatchContext:
         facts: dict[str, Any] = {"event": self._name, "group": self._group_name}
         if self._is_async:
-            contexts = [
-                BatchItem(self._tools, item.job, around=item.around, **self._facts(item.job, item.message))
-                for item in items
-            ]
-            return BatchContext(self._tools, items=contexts, **facts)
-        in_thread = [
-            SyncBatchItem(
-                self._tools, self._sync, item.job, around=item.around, **self._facts(item.job, item.message)
-            )
-            for item in items
-        ]
-        return SyncBatchContext(self._tools, items=in_thread, **facts)
+            return BatchContext(items=[self._make_item(BatchItem, item) for item in items], **facts)
+        return SyncBatchContext(items=[self._make_item(SyncBatchItem, item) for item in items], **facts)
+
+    def _make_item(self, kind: Callable[..., C], item: Item) -> C:
+        own = Attempt(self._host, item.job)
+        return kind(self._host, own, around=item.around, **self._facts(item.job, item.message))
 
     def _outcomes(self, returned: Any, count: int) -> Sequence[Any]:
         """Check what the handler returned. Raises PayloadError, which fails every job of the call."""

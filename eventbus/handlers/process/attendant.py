@@ -26,7 +26,7 @@ from typing import Self
 import msgspec
 
 from eventbus.errors import EventBusError
-from eventbus.handlers.contexts.attempt_tools import AttemptTools
+from eventbus.handlers.attempt import Attempt
 from eventbus.handlers.process.messages import Call, Reply
 from eventbus.runtime.process_channel import REPLY, STOPPING
 
@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(Call).decode
 class Attendant:
     """Serves the calls of one attempt. Use it as an async context manager around the attempt."""
 
-    def __init__(self, own: AttemptTools) -> None:
+    def __init__(self, own: Attempt) -> None:
         self._own = own
         self._tasks: set[asyncio.Task[None]] = set()
         self._send: Callable[[bytes, bytes], None] | None = None

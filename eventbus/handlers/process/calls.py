@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.handlers.contexts.attempt_tools import AttemptTools
+from eventbus.handlers.attempt import Attempt
 from eventbus.handlers.process.handler import make_request, run_in_process
 from eventbus.handlers.process.import_path import ImportPath
 from eventbus.handlers.process.messages import HandlerSpec
@@ -37,7 +37,7 @@ class ProcessCalls:
         name: str,
         job_id: str,
         attempt: int,
-        own: AttemptTools,
+        own: Attempt,
         correlation_id: str = "",
         meta: Mapping[str, Any] | None = None,
         traceparent: str = "",

@@ -24,9 +24,10 @@ from typing import cast
 import msgspec
 
 from eventbus import errors
+from eventbus.engine.job import Job
 from eventbus.engine.kept_lines import cut_line
 from eventbus.errors import EventBusError, StoreError, StoreRefused
-from eventbus.handlers.context import Stopping
+from eventbus.handlers.attempt import Stopping
 from eventbus.handlers.process.messages import Call, Reply
 from eventbus.runtime.process_channel import CALL, PROGRESS
 
@@ -38,7 +39,9 @@ _ENDED = Reply(0, error="its attempt has ended", kind="StoreRefused")
 
 
 class AttemptCalls:
-    """The calls of one attempt; the tools of its `ProcessContext`. They may be made in any thread."""
+    """The calls of one attempt: its `AttemptHost`. They may be made in any thread; its coroutines never wait
+    for an event loop.
+    """
 
     def __init__(self, number: int, *, max_saved: int, send: Callable[[bytes, int, bytes], bool]) -> None:
         """`number` is that of the request. `send` returns False in a fork, and if the channel is closed."""
@@ -51,31 +54,32 @@ class AttemptCalls:
         self._reason: Stopping | None = None
         self._has_ended = False
 
-    def tell(self, progress: str) -> None:
-        """Send the progress, JSON text; do nothing after the end of the attempt."""
-        if not self._has_ended:
-            self._send(PROGRESS, self.number, progress.encode())
-
-    def keep_line(self, line: str) -> None:
+    def note_line(self, job: Job, line: str) -> None:  # noqa: ARG002  (the worker knows the job)
         """Send a log line, cut here, so that a long one costs the worker little; do nothing after the end of
         the attempt.
         """
         if not self._has_ended:
             self._send(CALL, self.number, _encode(Call(next(self._places), line=cut_line(line))))
 
-    def save(self, text: str) -> None:
+    async def note_progress(self, job: Job, progress: str) -> None:  # noqa: ARG002
+        """Send the progress; do nothing after the end of the attempt."""
+        if not self._has_ended:
+            self._send(PROGRESS, self.number, progress.encode())
+
+    async def save(self, job: Job, text: str, name: str) -> None:  # noqa: ARG002
         """Have the worker keep a text for the next attempt, and return when the server has it. Raises
         StoreRefused, StoreError.
         """
         self._ask(Call(next(self._places), text=text), "nothing was saved")
 
-    def read_saved(self) -> str | None:
+    async def read_saved(self, job: Job, name: str) -> str | None:  # noqa: ARG002
         """Ask the worker for the text that was saved last. Raises StoreRefused, StoreError."""
         return self._ask(Call(next(self._places)), "nothing was read")
 
-    @property
-    def stopping(self) -> Stopping | None:
-        """Why the attempt should end early. The first question asks the worker; later ones cost nothing."""
+    def stopping(self, job: Job) -> Stopping | None:  # noqa: ARG002
+        """Return why the attempt should end early. The first question asks the worker; later ones cost
+        nothing.
+        """
         if not self._watches and not self._has_ended:
             self._watches = True
             try:

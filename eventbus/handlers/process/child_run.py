@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
-from eventbus.handlers.contexts.process_context import ProcessContext, ProcessTools
+from eventbus.engine.job import outside_job
+from eventbus.handlers.attempt import Attempt, AttemptHost
+from eventbus.handlers.context import ProcessContext
 from eventbus.handlers.process.import_path import find
 from eventbus.handlers.process.messages import HandlerSpec, Report, ReportedLeaf, Request
 from eventbus.model.codec import Codec
@@ -30,12 +32,12 @@ from eventbus.telemetry.spans import attach_context, trace_id_of
 __all__ = ["run_request"]
 
 
-def run_request(given: Request, tools: ProcessTools) -> tuple[Report, BaseException | None]:
+def run_request(given: Request, host: AttemptHost) -> tuple[Report, BaseException | None]:
     """Run a handler in a context of its own; return its report and its error, which a fork needs to end.
 
-    `tools` are those of its context.
+    `host` does what its context is asked for.
     """
-    return contextvars.copy_context().run(_run_here, given, tools)
+    return contextvars.copy_context().run(_run_here, given, host)
 
 
 def _surround(given: Request) -> None:
@@ -55,7 +57,7 @@ def _surround(given: Request) -> None:
     attach_context(facts["traceparent"], given.baggage)
 
 
-def _run_here(given: Request, tools: ProcessTools) -> tuple[Report, BaseException | None]:
+def _run_here(given: Request, host: AttemptHost) -> tuple[Report, BaseException | None]:
     declared: tuple[type[Exception], ...] = ()
     retry_on: tuple[type[Exception], ...] = ()
     facts = given.facts
@@ -64,7 +66,8 @@ def _run_here(given: Request, tools: ProcessTools) -> tuple[Report, BaseExceptio
         handler = _prepare(given.task)
         declared, retry_on = handler.declared, handler.retry_on
         payload = handler.decode(bytes(given.payload))
-        keywords = {given.task.context: ProcessContext(tools, **facts)} if given.task.context else {}
+        own = Attempt(host, outside_job(facts["job_id"]))
+        keywords = {given.task.context: ProcessContext(own, **facts)} if given.task.context else {}
         return Report(result=msgspec.Raw(handler.encode(handler.function(payload, **keywords)))), None
     except Later as error:
         return Report(later=error.delay), error

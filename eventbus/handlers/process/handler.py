@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from eventbus.emit.route import Route
-from eventbus.handlers.contexts.attempt_tools import AttemptTools
+from eventbus.handlers.attempt import Attempt
 from eventbus.handlers.middleware import encode_passed_on
 from eventbus.handlers.process.attendant import Attendant
 from eventbus.handlers.process.messages import HandlerSpec, LogNote, Report, Request
@@ -60,7 +60,7 @@ class RemoteHandler:
         payload: bytes | memoryview,
         facts: dict[str, Any],
         baggage: str,
-        own: AttemptTools,
+        own: Attempt,
     ) -> bytes:
         """Run the handler on a payload in JSON and return its result in JSON.
 
@@ -78,7 +78,7 @@ class RemoteHandler:
         payload: Any,
         facts: dict[str, Any],
         baggage: str,
-        own: AttemptTools,
+        own: Attempt,
     ) -> Any:
         """Run the handler on a payload that a middleware passed on, and return its result, both as Python
         values.
@@ -105,7 +105,7 @@ def make_request(
 async def run_in_process(
     processes: ProcessPool,
     request: bytes,
-    own: AttemptTools,
+    own: Attempt,
     job_id: str,
     event: str,
     declared: Sequence[type[Exception]],

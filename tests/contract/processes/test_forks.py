@@ -131,7 +131,7 @@ async def work():
 
             if case == "loop":
                 return asyncio.run(use())
-            progress = told(lambda: provider._life._sync.note_progress("0-a-1", "t", "1"))
+            progress = told(lambda: provider._life._thread.find_running("record progress"))
             return [provider.sync.emit("half", 4).result(240), progress]
 
         print(fork(child) if case == "inside" else await asyncio.to_thread(fork, child))

@@ -13,7 +13,7 @@ import pytest
 
 from eventbus.model import clock
 from workflows.execution import attempt
-from workflows.execution.attempt import Attempt, Ended, StillRuns, outlast
+from workflows.execution.attempt import AttemptRun, Ended, StillRuns, outlast
 from workflows.execution.environment import in_thread
 
 pytestmark = pytest.mark.virtual
@@ -49,8 +49,8 @@ class _Function:
                     return self._then
 
 
-def _attempt(call: Any, *, timeout: float | None = None) -> Attempt:
-    return Attempt(call, what="it", timeout=timeout, patience=0.05)
+def _attempt(call: Any, *, timeout: float | None = None) -> AttemptRun:
+    return AttemptRun(call, what="it", timeout=timeout, patience=0.05)
 
 
 async def _value() -> int:

@@ -9,11 +9,13 @@ import msgspec
 import pytest
 
 from eventbus import DefinitionError, PayloadError, UsageError
+from eventbus.lowlevel import Attempt, outside_job
 from workflows.definition.codecs import Codecs
 from workflows.definition.context import FlowFacts, StepContext
 from workflows.definition.workflow import Workflow
 from workflows.errors import ResultNotLoaded, StepSkipped
 from workflows.execution.environment import InlineTools
+from workflows.execution.step_attempt import MemoryHost
 from workflows.records.records import StepRecord
 
 
@@ -70,6 +72,7 @@ def _context(
         records=records,
         reach=reach,
         unloaded=unloaded,
+        own=Attempt(MemoryHost(), outside_job("j"), ""),
     )
 
 

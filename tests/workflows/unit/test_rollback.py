@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 from eventbus import Retry
+from eventbus.lowlevel import Attempt, outside_job
 from workflows.definition.codecs import Codecs
 from workflows.definition.context import FlowFacts, StepContext
 from workflows.definition.workflow import Workflow
 from workflows.execution.environment import InlineTools, in_thread
 from workflows.execution.rollback import Saga, Undo, failures_of, verdict_on
+from workflows.execution.step_attempt import MemoryHost
 from workflows.records.checkpoints import read_undone, undone_name
 from workflows.records.records import StepRecord
 
@@ -56,6 +58,7 @@ class Story:
             traceparent="",
             records={},
             reach=(),
+            own=Attempt(MemoryHost(), outside_job("w~1"), ""),
         )
 
     def _undo_of(self, step: str, record: StepRecord | None) -> Undo:

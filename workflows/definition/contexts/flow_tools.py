@@ -74,10 +74,6 @@ class FlowTools(Emits[Any], Protocol):
         """Return the value that a lifespan of this worker yielded."""
         ...
 
-    def keep_line(self, job_id: str, line: str) -> None:
-        """Keep a log line with a job of this flow; called from any thread."""
-        ...
-
     async def load_record(self, step: str) -> StepRecord | None:
         """Return the record of a step of this flow; None if the step did not complete."""
         ...

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from eventbus.lowlevel import AttemptTools, trace_facts, trace_id_of
+from eventbus.lowlevel import Attempt, outside_job, trace_facts, trace_id_of
 from workflows.definition.codecs import Codecs
 from workflows.definition.contexts.flow_tools import FlowData, RemoteSteps
 from workflows.definition.middleware import AttemptContext, AttemptKind, FlowMiddleware
@@ -37,10 +37,11 @@ def data_of(ctx: StepContext[Any]) -> FlowData:
 
 
 def keeping_lines_in(job_id: str, ctx: StepContext[Any]) -> StepContext[Any]:
-    """Let a context keep its log lines with another job than its own, which does not run any more;
-    return it.
+    """Let the context of a rollback keep its log lines with another job than its own, which does not run any
+    more; return it.
     """
-    ctx._lines_in = job_id  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    host = ctx._own.host  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    ctx._own = Attempt(host, outside_job(job_id), "")  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return ctx
 
 
@@ -85,7 +86,7 @@ def attempt_of(ctx: StepContext[Any], kind: AttemptKind) -> AttemptContext:
 
 def loaded_of(
     ctx: StepContext[Any],
-) -> tuple[Mapping[str, StepRecord], Collection[str], AttemptTools | None]:
+) -> tuple[Mapping[str, StepRecord], Collection[str], Attempt]:
     """Return what a context was made of: the loaded records in its reach, the steps that are not loaded, and
     what its attempt can do itself.
     """

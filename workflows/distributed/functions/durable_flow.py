@@ -46,7 +46,6 @@ from workflows.distributed.undo.undo_tries import UndoTries
 from workflows.distributed.worker_runtime import ServerAway, WorkerRuntime
 from workflows.errors import FUNCTION, NonDeterminismError
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
-from workflows.execution.step_tools import JobShelf
 from workflows.functions.calls.history import History
 from workflows.functions.calls.kept import kept_entries
 from workflows.functions.context import FlowContext
@@ -85,7 +84,6 @@ class DurableFlow:
         self._parked = parked
         self._around = FlowAround(runtime, durable, job.id, message)
         self._children = FlowChildren(runtime, self._activation, message)
-        self._shelf = JobShelf(runtime.services.tools, job)
         if message.baggage:
             attach_baggage(message.baggage)
 
@@ -173,7 +171,7 @@ class DurableFlow:
             self._around.make(
                 kept.run_of(self._message.run),
                 self._children,
-                self._shelf,
+                self._job,
                 seed=kept.seed_of(self._message.run),
             ),
             has_effects=has_effects,

@@ -10,11 +10,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from eventbus.lowlevel import trace_id_of, tracer
+from eventbus.lowlevel import (
+    Attempt,
+    Job,
+    outside_job,
+    trace_id_of,
+    tracer,
+)
 from workflows.distributed.functions.task_pools import TaskPools
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.spans import flow_attributes, work_span
-from workflows.execution.step_tools import MemoryShelf, Shelf
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.functions.surroundings import Children, NoChildren, Surroundings
 from workflows.machines.definition import MachineDefinition
@@ -47,19 +52,20 @@ class FlowAround:
         self._job_id = job_id or flow_id
 
     def make(
-        self, run: str, children: Children | None = None, shelf: Shelf | None = None, *, seed: str = ""
+        self, run: str, children: Children | None = None, job: Job | None = None, *, seed: str = ""
     ) -> Surroundings:
         """Return the surroundings of a run of the code, or of what belongs to one. The code's own have a
-        `shelf` and a `seed`.
+        `job` and a `seed`.
         """
-        message = self._message
+        message, host = self._message, self._runtime.services.host
         return Surroundings(
             flow_id=self._flow_id,
             run=run,
             seed=seed,
             job_id=self._job_id,
             workflow=self._durable.name,
-            tools=self._runtime.services.tools,
+            tools=host,
+            own=Attempt(host, job or outside_job(self._job_id)),
             call_sync=self._runtime.call_sync,
             sleep=asyncio.sleep,
             span=self.span,
@@ -70,7 +76,6 @@ class FlowAround:
             facts=self.facts(),
             middleware=self._runtime.middleware,
             children=children or NoChildren(),
-            shelf=shelf or MemoryShelf(),
             worker=self._runtime.services.worker,
             pools=self._pools(),
         )

@@ -19,9 +19,8 @@ import msgspec
 
 from eventbus import Later, Sensitive, StoreCorrupt
 from eventbus.lowlevel import (
-    AttemptTools,
+    Attempt,
     Job,
-    JobAttempt,
     Retention,
     Settle,
     WorkerServices,
@@ -139,7 +138,7 @@ class TaskConsumer:
         item = task.item_codec(most).decode(memoryview(call.item))
         key = f"{place.flow_id}/{run}/{position}"
         label, number, given = f"{task.name}@{position}", job.attempts + 1, (item,)
-        own = JobAttempt(self._runtime.services.tools, job)
+        own = Attempt(self._runtime.services.host, job)
         attempt = partial(self._call, job, task, item, around, key, own)
         with around.step(label, number, key, own) as traceparent:
             try:
@@ -156,7 +155,7 @@ class TaskConsumer:
         item: Any,
         around: Surroundings,
         key: str,
-        own: AttemptTools,
+        own: Attempt,
     ) -> Any:
         if around.pools is None or (places := around.pools.places(task)) is None:
             return await call_task(task, (item,), {}, self._runtime.call_sync)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus import DefinitionError
 from eventbus.lowlevel import (
-    AttemptTools,
+    Attempt,
     ImportPath,
     ProcessCalls,
     baggage_around,
@@ -73,7 +73,7 @@ class TaskPools:
         key: str,
         attempt: int,
         facts: Mapping[str, Any],
-        own: AttemptTools,
+        own: Attempt,
     ) -> Any:
         """Call a task in its pool. Raises what it raises, PayloadError, ProcessDied and StillRuns."""
         pool = self._runtime.services.pools[task.pool or ""]
@@ -102,7 +102,7 @@ class TaskPools:
         task: Task[..., Any],
         request: Mapping[str, Any],
         attempt: int,
-        own: AttemptTools,
+        own: Attempt,
     ) -> str:
         around = current()
         return await calls.run(

@@ -28,7 +28,6 @@ from workflows.distributed.undo.undo_plan import UndoPlan
 from workflows.distributed.undo.undo_tries import UndoTries
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.rollback import RollbackResult, Saga, failures_of, verdict_on
-from workflows.execution.step_tools import JobShelf
 from workflows.functions.endings import Completed
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.run import Leaving, MachineRun
@@ -81,12 +80,11 @@ class MachineFlow:
             _log.warning("flow parked, its place is not known here", **self._around.facts(), place=place)
             return park(reason)
         children = MachineChildren(self._runtime, self._activation, self._message)
-        shelf = JobShelf(self._runtime.services.tools, self._job)
         run = MachineRun(
             self._definition,
             standing,
             self._recorder,
-            self._around.make(str(self._message.run), shelf=shelf),
+            self._around.make(str(self._message.run), job=self._job),
             children,
             number=self._message.run,
             load=self._load,

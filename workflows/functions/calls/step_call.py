@@ -25,9 +25,9 @@ import msgspec
 
 from eventbus import DefinitionError, Later, Retry
 from eventbus.lowlevel import Codec, describe, get_logger, log_failure, note_around
-from workflows.execution.attempt import Attempt, Ended
+from workflows.execution.attempt import AttemptRun, Ended
+from workflows.execution.step_attempt import StepAttempt
 from workflows.execution.step_runner import judge
-from workflows.execution.step_tools import StepTools
 from workflows.functions.calls.history import Record
 from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.wait_call import TimedCall
@@ -81,8 +81,8 @@ class StepCall(TimedCall[R]):
         self._args = args
         self._kwargs = kwargs or {}
         self._attempts = 0
-        self._attempt: Attempt | None = None
-        self._own: StepTools | None = None
+        self._attempt: AttemptRun | None = None
+        self._own: StepAttempt | None = None
         self._pause: asyncio.Future[Any] | None = None
         self._is_cut = False
         self._started_ms = 0
@@ -250,10 +250,9 @@ class StepCall(TimedCall[R]):
     async def _make_attempt(self) -> Ended:
         self._started_ms = self.run.now_ms
         where = f"step {self.label!r}"
-        self._attempt = Attempt(self._call, what=where, timeout=self.task.timeout)
-        self._own = own = StepTools(
-            self.run.around.shelf, self.shelf_name, where=where, attempt=self._attempt
-        )
+        self._attempt = AttemptRun(self._call, what=where, timeout=self.task.timeout)
+        code = self.run.around.own
+        self._own = own = StepAttempt(code.host, code.job, self.saved_as, where=where, run=self._attempt)
         try:
             return await self._attempt.run()
         finally:
@@ -262,7 +261,7 @@ class StepCall(TimedCall[R]):
             self._attempt = self._own = None
 
     @property
-    def shelf_name(self) -> str:
+    def saved_as(self) -> str:
         """The name under which its attempts save; that of no other call."""
         return f"{self.run.around.run}/{self.position}"
 
