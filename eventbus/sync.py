@@ -19,8 +19,8 @@ import asyncio
 import atexit
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
 from eventbus.emit.sync_emission import SyncEmission
 from eventbus.errors import ProviderStopped, UsageError
@@ -33,7 +33,6 @@ from eventbus.settings.keywords import EmitKeywords
 if TYPE_CHECKING:
     from eventbus.emit.emission import Emission
     from eventbus.model.durations import Duration
-    from eventbus.provider import EventProvider
 
 __all__ = ["LoopThread", "SyncProvider"]
 
@@ -47,12 +46,35 @@ _TASKS_END_WITHIN = 1.0
 """Seconds that the cancelled tasks of a stopped loop have to end."""
 
 
+class Blocked(Protocol):
+    """The calls of a provider that threads make and wait for."""
+
+    @property
+    def start(self) -> Callable[[], Coroutine[Any, Any, None]]: ...
+    @property
+    def stop(self) -> Callable[[], Coroutine[Any, Any, None]]: ...
+    @property
+    def emit(self) -> Callable[..., Emission[Any]]: ...
+    @property
+    def emit_many(self) -> Callable[..., list[Emission[Any]]]: ...
+    @property
+    def result(self) -> Callable[..., Coroutine[Any, Any, Any]]: ...
+    @property
+    def cancel(self) -> Callable[..., Coroutine[Any, Any, bool]]: ...
+    @property
+    def pause(self) -> Callable[..., Coroutine[Any, Any, None]]: ...
+    @property
+    def resume(self) -> Callable[..., Coroutine[Any, Any, None]]: ...
+    @property
+    def set_limit(self) -> Callable[..., Coroutine[Any, Any, None]]: ...
+
+
 class LoopThread:
     """Finds the event loop for blocking calls: the started provider's, otherwise one in a new thread."""
 
     def __init__(
         self,
-        provider: EventProvider,
+        provider: Blocked,
         ownership: LoopOwnership,
         running: Callable[[], asyncio.AbstractEventLoop | None],
     ) -> None:
@@ -151,7 +173,7 @@ class LoopThread:
 class SyncProvider:
     """The calls of `provider.sync`: those of the provider, but blocking. Not for code in an event loop."""
 
-    def __init__(self, provider: EventProvider, thread: LoopThread) -> None:
+    def __init__(self, provider: Blocked, thread: LoopThread) -> None:
         """Not for users: take `provider.sync`."""
         self._provider = provider
         self._thread = thread

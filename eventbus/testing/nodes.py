@@ -24,7 +24,7 @@ from eventbus.runtime.upkeep import Upkeep
 from eventbus.telemetry.gauge_board import boards
 
 if TYPE_CHECKING:
-    from eventbus.testing.virtual_time import VirtualTime
+    from eventbus.testing.loop_parts import LoopParts
 
 __all__ = ["NODE", "Node", "is_dead"]
 
@@ -37,6 +37,23 @@ class Connection(Protocol):
         ...
 
 
+class NodeTime(Protocol):
+    """The virtual time that nodes live in."""
+
+    loop: asyncio.AbstractEventLoop
+    parts: LoopParts
+    outside: set[object]
+    """What threads and other programs have at work."""
+
+    def put_upkeep(self, handle: asyncio.TimerHandle, kind: Upkeep) -> None:
+        """Take a timer that does not stop a leap."""
+        ...
+
+    def take_upkeep(self, node: Node) -> list[tuple[asyncio.TimerHandle, Upkeep]]:
+        """Take the timers of a node out."""
+        ...
+
+
 T = TypeVar("T")
 
 _graves: list[Any] = []
@@ -45,7 +62,7 @@ _graves: list[Any] = []
 class Node:
     """One simulated process."""
 
-    def __init__(self, time: VirtualTime, name: str) -> None:
+    def __init__(self, time: NodeTime, name: str) -> None:
         self.name = name
         self.is_live: bool = True
         self.is_dead: bool = False

@@ -13,9 +13,8 @@ import msgspec
 from workflows.definition.workflow import Workflow
 from workflows.distributed.worker_runtime import Flow
 from workflows.execution.graph_run import GraphRun
-from workflows.execution.items import begin_items
 from workflows.execution.signal_desk import SignalDesk
-from workflows.execution.step_run import StepRun
+from workflows.execution.step_run import StepRun, begin_items
 from workflows.records.entries import Entry, chosen_id
 from workflows.records.graph_history import GraphHistory, StepHistory, record_of
 from workflows.records.records import error_text, stalls_in

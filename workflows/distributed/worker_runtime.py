@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ from workflows.distributed.caches.flow_cache import FlowCache
 from workflows.distributed.caches.result_cache import MAX_RESULTS, NEAR_RESULTS, ResultCache
 from workflows.distributed.paused_steps import PausedSteps
 from workflows.distributed.thread_calls import call_in_thread
+from workflows.distributed.undo.undo_plan import UndoPlan
 from workflows.execution.environment import is_in_loop
 from workflows.execution.process_steps import PooledSteps
 from workflows.execution.spans import flow_attributes, work_span
@@ -44,12 +45,17 @@ from workflows.records.ids import member_id, split_item
 from workflows.records.records import FlowMessage, StepRecord, encode_step, read_message_of, read_step
 from workflows.registry import StepRegistry
 
-if TYPE_CHECKING:
-    from workflows.distributed.undo.undo_plan import AddNested
-
-__all__ = ["AWAY_MS", "Flow", "ServerAway", "WorkerRuntime"]
+__all__ = ["AWAY_MS", "AddNested", "Flow", "ServerAway", "WorkerRuntime"]
 
 T = TypeVar("T")
+
+AddNested: TypeAlias = "Callable[[WorkerRuntime, str, str, str, UndoPlan, str], Awaitable[None]]"
+"""Adds to a plan what is to be undone of a nested flow: its id, its state, its error, the plan, and the path
+of its step.
+
+It is the same for flows of every kind (`distributed.nested_undo`), so the runtime has it, and no kind knows
+the others.
+"""
 
 _CHOSEN = 10_000  # bare flows whose version a worker remembers, by run; the oldest is forgotten first
 _SHORT = 1024  # bytes of an input that the job of each item carries at most

@@ -33,11 +33,10 @@ from eventbus import Later
 from workflows.definition.pause import Pause, late
 from workflows.definition.workflow import Workflow
 from workflows.execution.attempt import PATIENCE, AttemptRun, Ended, outlast
-from workflows.execution.items import Items, begin_items, find_run, runs_of, settle_items
 from workflows.execution.pauses import Pauses
 from workflows.execution.signal_desk import SignalDesk
 from workflows.execution.step_driver import StepDriver, wait_slot
-from workflows.execution.step_run import StepRun
+from workflows.execution.step_run import Items, StepRun, begin_items, find_run, runs_of, settle_items
 from workflows.execution.step_runner import rule_of
 from workflows.records.records import StepRecord
 

@@ -1,29 +1,34 @@
-"""One step of a flow that runs in this process: its state, its attempts, its record and its error."""
+"""One step of a flow that runs in this process: its state, its attempts, its record and its error; and the items
+of a step that runs for each item of a list, which are steps of their own.
+
+What must always hold: items begin in order, and at most `at_once` have begun without having ended; so which ones
+may have run follows from those that are recorded.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from eventbus import Later, Retry
+from eventbus import Later, PayloadError, Retry
 from eventbus.lowlevel import describe
 from workflows.definition.codecs import Codecs
+from workflows.definition.each import EachStep, join_results, make_item
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.execution.rollback import RollbackResult
-from workflows.execution.step_runner import judge
+from workflows.execution.step_runner import judge, rule_of
+from workflows.records.ids import split_item
 from workflows.records.indeterminate import unknown_text
 from workflows.records.records import StepRecord, error_text
 from workflows.records.report import StepReport, StepState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from workflows.execution.attempt import AttemptRun
-    from workflows.execution.items import Items
 
-__all__ = ["StepRun"]
+__all__ = ["Items", "StepRun", "begin_items", "find_run", "runs_of", "settle_items"]
 
 
 class StepRun:
@@ -189,3 +194,105 @@ class StepRun:
             started_ms=self.started_ms,
             ended_ms=self.started_ms + self.took_ms if self.took_ms else 0,
         )
+
+
+class Items:
+    """The items of one step. Call `begin` in each activation, and `end` after each item."""
+
+    def __init__(self, owner: StepRun, given: msgspec.Raw) -> None:
+        """Prepare the items `given`, a list as JSON, as waiting."""
+        self.owner = owner
+        self.given = given
+        self.step: EachStep[Any, Any] = cast("EachStep[Any, Any]", owner.step)
+        self.texts: list[msgspec.Raw] = msgspec.json.decode(given, type=list[msgspec.Raw])
+        """Each item as JSON."""
+        self.runs: list[StepRun] = []
+        for index, text in enumerate(self.texts):
+            run = StepRun(make_item(self.step, index, text), ())
+            run.owner = owner
+            self.runs.append(run)
+        self._next: Iterator[StepRun] = iter(())
+        self._open, self._ended = 0, -1  # not counted before `begin`
+
+    @property
+    def are_done(self) -> bool:
+        """Whether all items have completed, or failed without an effect on the others."""
+        return self._ended == len(self.runs)
+
+    def begin(self) -> list[StepRun]:
+        """Return the items that begin in this activation, besides those that have begun before."""
+        self._next = iter([run for run in self.runs if run.state == "waiting"])
+        self._open = sum(run.state in ("active", "delayed") for run in self.runs)
+        self._ended = sum(run.record is not None for run in self.runs)
+        return self._take()
+
+    def end(self) -> list[StepRun]:
+        """Note that an item has ended; return those that begin now."""
+        if self._ended < 0:
+            return []
+        self._open -= 1
+        self._ended += 1
+        return self._take()
+
+    def complete(self, workflow: Workflow[Any, Any]) -> None:
+        """End the step with the results of all items; it fails if they are too large together."""
+        owner = self.owner
+        owner.is_apart = False
+        try:
+            result = join_results(self.step, [run.record or StepRecord() for run in self.runs])
+        except PayloadError as error:
+            owner.fail(rule_of(workflow, owner.step), error, workflow)
+        else:
+            owner.complete(StepRecord(result=msgspec.Raw(result)))
+
+    @property
+    def open(self) -> int:
+        """The number of items that have not ended."""
+        return len(self.runs) - max(self._ended, 0)
+
+    @property
+    def told(self) -> str:
+        """How far the items are, for reports."""
+        return f"{sum(run.record is not None for run in self.runs)}/{len(self.runs)}"
+
+    def _take(self) -> list[StepRun]:
+        found: list[StepRun] = []
+        while self._open < self.step.at_once and (run := next(self._next, None)) is not None:
+            self._open += 1
+            run.state = "active"
+            found.append(run)
+        return found
+
+
+def find_run(steps: Mapping[str, StepRun], name: str) -> StepRun | None:
+    """Return a step, or an item of one; None if there is none of that name."""
+    step, index = split_item(name)
+    run = steps.get(step)
+    if index < 0 or run is None:
+        return run
+    return run.items.runs[index] if run.items is not None and index < len(run.items.runs) else None
+
+
+def runs_of(steps: Mapping[str, StepRun]) -> Iterable[StepRun]:
+    """Return all steps and items."""
+    for run in steps.values():
+        yield run
+        if run.items is not None:
+            yield from run.items.runs
+
+
+def settle_items(runs: Iterable[StepRun], *, is_halted: bool) -> None:
+    """Give steps whose items run no more their state, if the run has halted: nothing but their items is
+    recorded.
+    """
+    for run in runs:
+        if is_halted and run.state == "active" and run.items is not None:
+            states = {item.state for item in run.items.runs if item.record is None}
+            run.state = "failed" if "failed" in states else "cancelled"
+
+
+def begin_items(owner: StepRun, given: msgspec.Raw) -> Items:
+    """Give a step its items."""
+    owner.items = Items(owner, given)
+    owner.record, owner.state = None, "active"
+    return owner.items
