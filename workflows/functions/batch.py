@@ -17,9 +17,9 @@ from workflows.errors import NonDeterminismError
 from workflows.execution.step_attempt import cleared
 from workflows.functions.calls.call import Call
 from workflows.functions.calls.child_call import ChildCall
-from workflows.functions.calls.history import split_position
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.calls.wait_call import SleepCall, WaitCall
+from workflows.functions.history import split_position
 from workflows.records.entries import Entry, chosen_id
 
 if TYPE_CHECKING:

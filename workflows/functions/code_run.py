@@ -19,10 +19,10 @@ from weakref import WeakSet
 from eventbus import UsageError
 from workflows.errors import HistoryFull, NonDeterminismError
 from workflows.functions.calls.call import Call, Part
-from workflows.functions.calls.history import History, family_of
-from workflows.functions.calls.origin import Origin, set_origin
 from workflows.functions.calls.scope import Scope
 from workflows.functions.definition import MAX_HISTORY_BYTES, Durable
+from workflows.functions.history import History, family_of
+from workflows.functions.origin import Origin, set_origin
 from workflows.functions.step_key import running_code
 from workflows.records.entries import Entry
 from workflows.records.records import revive_error

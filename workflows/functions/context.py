@@ -23,13 +23,13 @@ from workflows.definition.signal import Signal
 from workflows.functions.calls.child_call import FlowCall
 from workflows.functions.calls.emit_call import EmitCall
 from workflows.functions.calls.group import Gather, Race, Winner
-from workflows.functions.calls.history import family_of
 from workflows.functions.calls.map_call import MapCall
 from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.calls.wait_call import SleepCall, WaitCall
 from workflows.functions.control import ContinueAsNew
 from workflows.functions.function_run import FunctionRun
+from workflows.functions.history import family_of
 from workflows.functions.silent_log import SILENT
 from workflows.functions.task import Task, as_task, check_rule
 from workflows.records.entries import Entry

@@ -8,8 +8,8 @@ import msgspec
 
 from eventbus.lowlevel import describe
 from workflows.errors import FUNCTION, NonDeterminismError
-from workflows.functions.calls.origin import origin_of, sources_of
 from workflows.functions.definition import Durable, DurableCodecs
+from workflows.functions.origin import origin_of, sources_of
 
 __all__ = ["Again", "Asleep", "Completed", "Ending", "Failed", "Mismatch", "end_of"]
 
@@ -24,7 +24,7 @@ class Failed(msgspec.Struct, frozen=True):
     """The function raised. `step` names the call whose error that is; `failure` is the record of the error.
 
     `sources` tell the calls whose errors led to it, each with the first positions behind its error
-    (`functions.calls.origin`).
+    (`functions.origin`).
     """
 
     step: str

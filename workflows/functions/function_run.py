@@ -37,13 +37,13 @@ from eventbus.lowlevel import Passing
 from workflows.execution.attempt import begin_task, let_go, outlast
 from workflows.functions.batch import Batch, collect
 from workflows.functions.calls.child_call import end_entry
-from workflows.functions.calls.history import History, is_under, losers
 from workflows.functions.calls.scope import Mark, Scope
 from workflows.functions.calls.step_call import HELD_SECONDS, StepCall
 from workflows.functions.code_run import CodeRun
 from workflows.functions.control import ContinueAsNew, FlowStopping, FlowSuspended
 from workflows.functions.definition import Durable
 from workflows.functions.endings import Again, Asleep, Ending, Mismatch, end_of
+from workflows.functions.history import History, is_under, losers
 from workflows.records.entries import Entry
 
 if TYPE_CHECKING:

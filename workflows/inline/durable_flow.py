@@ -21,12 +21,12 @@ from workflows.definition.signal import Signal, signal_by
 from workflows.execution.environment import Environment
 from workflows.execution.rollback import RollbackResult, Undoable
 from workflows.functions.calls.child_call import end_entry
-from workflows.functions.calls.history import History
 from workflows.functions.calls.kept import kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.functions.endings import Again, Asleep, Completed, Ending, Failed, Mismatch
 from workflows.functions.function_run import FunctionRun
+from workflows.functions.history import History
 from workflows.functions.rollbacks import doubts_in, inherited_in, undo_of
 from workflows.inline.code_flow import CodeFlow
 from workflows.inline.inline_children import InlineChildren

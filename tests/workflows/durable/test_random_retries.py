@@ -23,9 +23,9 @@ from eventbus import Retry
 from eventbus.lowlevel import Outcome
 from workflows import Durable, FlowContext, durable, step_key, task
 from workflows.functions.calls.child_call import end_entry
-from workflows.functions.calls.history import History
 from workflows.functions.calls.kept import kept_entries
 from workflows.functions.endings import Asleep, Completed, Ending, Failed
+from workflows.functions.history import History
 from workflows.records.entries import Entry
 
 RUNS = 4

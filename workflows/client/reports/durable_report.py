@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from eventbus.lowlevel import FINAL_STATES
-from workflows.functions.calls.history import is_under, losers
 from workflows.functions.calls.kept import Kept, kept_entries
+from workflows.functions.history import is_under, losers
 from workflows.functions.rollbacks import undone_in
 from workflows.records.entries import Entry
 from workflows.records.ids import is_nested, workflow_of

@@ -46,12 +46,12 @@ from workflows.distributed.undo.undo_tries import UndoTries
 from workflows.distributed.worker_runtime import ServerAway, WorkerRuntime
 from workflows.errors import FUNCTION, NonDeterminismError
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
-from workflows.functions.calls.history import History
 from workflows.functions.calls.kept import kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable
 from workflows.functions.endings import Again, Asleep, Completed, Ending, Failed, Mismatch
 from workflows.functions.function_run import FunctionRun
+from workflows.functions.history import History
 from workflows.functions.rollbacks import doubts_in, undone_in
 from workflows.records.entries import Entry
 from workflows.records.failures import reason_in

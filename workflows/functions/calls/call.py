@@ -16,9 +16,9 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from eventbus import PayloadError
-from workflows.functions.calls.history import Record, family_of
-from workflows.functions.calls.origin import note_got
 from workflows.functions.calls.scope import Mark, Scope
+from workflows.functions.history import Record, family_of
+from workflows.functions.origin import note_got
 
 if TYPE_CHECKING:
     from workflows.functions.function_run import FunctionRun

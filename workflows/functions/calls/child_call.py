@@ -17,10 +17,10 @@ import msgspec
 from eventbus.lowlevel import Codec, Duration, Outcome, hide_in_record, note_around, seconds
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
-from workflows.functions.calls.history import Record
-from workflows.functions.calls.origin import Origin, set_origin
 from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.wait_call import TimedCall
+from workflows.functions.history import Record
+from workflows.functions.origin import Origin, set_origin
 from workflows.functions.task import Task
 from workflows.records.entries import Entry
 from workflows.records.ids import is_nested, member_id, nested_flow_id

@@ -44,10 +44,10 @@ from eventbus.lowlevel import (
     shown,
     with_places_of,
 )
-from workflows.functions.calls.history import Record
-from workflows.functions.calls.origin import Origin, set_origin
 from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.step_call import StepCall
+from workflows.functions.history import Record
+from workflows.functions.origin import Origin, set_origin
 from workflows.functions.task import AsyncTask
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ import msgspec
 from eventbus import UsageError
 from eventbus.lowlevel import shown
 from workflows.functions.calls.call import Call, Part
-from workflows.functions.calls.history import Record
-from workflows.functions.calls.origin import note_beside
 from workflows.functions.calls.scope import Mark, Scope
 from workflows.functions.control import FlowStopping
+from workflows.functions.history import Record
+from workflows.functions.origin import note_beside
 from workflows.records.entries import Entry
 
 if TYPE_CHECKING:

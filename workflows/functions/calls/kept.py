@@ -51,7 +51,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from workflows.functions.calls.history import ENDS, is_under, losers, split_position
+from workflows.functions.history import ENDS, is_under, losers, split_position
 from workflows.records.entries import Entry
 
 __all__ = ["Kept", "kept_entries"]

@@ -15,10 +15,10 @@ from eventbus import DefinitionError
 from eventbus.lowlevel import shown
 from workflows.functions.calls.call import Call, Part
 from workflows.functions.calls.child_call import JobCall
-from workflows.functions.calls.history import Record
-from workflows.functions.calls.origin import note_beside
 from workflows.functions.calls.scope import Mark, Scope
 from workflows.functions.calls.step_call import StepCall
+from workflows.functions.history import Record
+from workflows.functions.origin import note_beside
 from workflows.functions.task import Task, find_task
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from eventbus.lowlevel import Codec, describe, get_logger, log_failure, note_aro
 from workflows.execution.attempt import AttemptRun, Ended
 from workflows.execution.step_attempt import StepAttempt
 from workflows.execution.step_runner import judge
-from workflows.functions.calls.history import Record
 from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.wait_call import TimedCall
+from workflows.functions.history import Record
 from workflows.functions.task import Task, call_task
 from workflows.records.entries import Entry
 

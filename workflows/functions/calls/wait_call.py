@@ -13,9 +13,9 @@ import msgspec
 from eventbus.lowlevel import note_around
 from workflows.definition.signal import Signal
 from workflows.functions.calls.call import Call
-from workflows.functions.calls.history import Record
-from workflows.functions.calls.origin import Origin, set_origin
 from workflows.functions.calls.scope import Scope
+from workflows.functions.history import Record
+from workflows.functions.origin import Origin, set_origin
 from workflows.records.entries import Entry, chosen_id
 
 if TYPE_CHECKING:
