@@ -6,7 +6,7 @@ end at once is ended by the signal, because somebody may rely on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,17 +15,19 @@ from eventbus import PayloadError
 from eventbus.lowlevel import describe, get_logger, hidden_around
 from workflows.errors import NonDeterminismError
 from workflows.execution.step_attempt import cleared
-from workflows.functions.calls.call import Call
 from workflows.functions.calls.child_call import ChildCall
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.calls.wait_call import SleepCall, WaitCall
+from workflows.functions.code_run import (
+    Call,
+    CodeRun,
+)
 from workflows.functions.history import split_position
 from workflows.records.entries import Entry, chosen_id
 
 if TYPE_CHECKING:
     from eventbus.lowlevel import Signal
-    from workflows.functions.calls.wait_call import TimedCall
-    from workflows.functions.function_run import FunctionRun
+    from workflows.functions.code_run import TimedCall
 
 __all__ = ["Batch", "collect"]
 
@@ -64,7 +66,7 @@ class Batch:
             size += added
         yield self.entries[first:], self.live, self.taken
 
-    def settle(self, run: FunctionRun) -> None:
+    def settle(self, run: CodeRun) -> None:
         """Put the entries into the history, now that they are recorded, and tell the calls whose end they
         are.
         """
@@ -89,9 +91,11 @@ class Batch:
             _log.warning("history is long", **run.around.facts, entries=run.history.length)
 
 
-def collect(run: FunctionRun) -> Batch:
+def collect(run: CodeRun, doubts_of: Callable[[Entry], list[Entry]]) -> Batch:
     """Return what is to be recorded now: what the code said, what ended, what came, what began, and
     who won.
+
+    `doubts_of` returns the entries of steps that may have begun, for a race that they lost.
     """
     batch = Batch()
     for entry in run.outbox:
@@ -108,7 +112,7 @@ def collect(run: FunctionRun) -> Batch:
             run.races.pop(race.position)
         else:
             decision = race.decide()
-            for doubt in run.doubts_of(decision):
+            for doubt in doubts_of(decision):
                 batch.add(doubt)
             batch.add(decision, race)
     if batch.entries or run.has_news():
@@ -116,7 +120,7 @@ def collect(run: FunctionRun) -> Batch:
     return batch
 
 
-def _add_steps(run: FunctionRun, batch: Batch) -> None:
+def _add_steps(run: CodeRun, batch: Batch) -> None:
     ended, run.ended = run.ended, []
     for call, entry in ended:
         if isinstance(call, StepCall) and entry.kind == "try":
@@ -130,7 +134,7 @@ def _add_steps(run: FunctionRun, batch: Batch) -> None:
             batch.live |= cleared(call.saved_as)
 
 
-def _in_order(run: FunctionRun) -> list[TimedCall[Any]]:
+def _in_order(run: CodeRun) -> list[TimedCall[Any]]:
     """Return the pending calls, those that began first before the others."""
 
     def began(call: TimedCall[Any]) -> tuple[int, list[int]]:
@@ -143,7 +147,7 @@ def _in_order(run: FunctionRun) -> list[TimedCall[Any]]:
     return sorted(run.pending.values(), key=began)
 
 
-def _add_signals(run: FunctionRun, batch: Batch) -> None:
+def _add_signals(run: CodeRun, batch: Batch) -> None:
     waits = [call for call in _in_order(run) if isinstance(call, WaitCall)]
     if not waits:
         return
@@ -162,7 +166,7 @@ def _add_signals(run: FunctionRun, batch: Batch) -> None:
         batch.add(entry, wait)
 
 
-def _refuse(run: FunctionRun, batch: Batch, signal: Signal, error: PayloadError) -> None:
+def _refuse(run: CodeRun, batch: Batch, signal: Signal, error: PayloadError) -> None:
     """Record that a signal did not fit, and wait on: its sender was wrong, not the flow."""
     _log.warning(
         "signal refused, its payload does not fit",
@@ -176,7 +180,7 @@ def _refuse(run: FunctionRun, batch: Batch, signal: Signal, error: PayloadError)
     batch.add(entry)
 
 
-def _add_times(run: FunctionRun, batch: Batch) -> None:
+def _add_times(run: CodeRun, batch: Batch) -> None:
     """Add the beginnings of waits, and the times that have come, the earliest first."""
     now = run.now_ms
     for call in _in_order(run):

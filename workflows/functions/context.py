@@ -24,9 +24,9 @@ from workflows.functions.calls.child_call import FlowCall
 from workflows.functions.calls.emit_call import EmitCall
 from workflows.functions.calls.group import Gather, Race, Winner
 from workflows.functions.calls.map_call import MapCall
-from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.calls.wait_call import SleepCall, WaitCall
+from workflows.functions.code_run import Scope
 from workflows.functions.control import ContinueAsNew
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.history import family_of

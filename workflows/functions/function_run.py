@@ -37,9 +37,8 @@ from eventbus.lowlevel import Passing
 from workflows.execution.attempt import begin_task, let_go, outlast
 from workflows.functions.batch import Batch, collect
 from workflows.functions.calls.child_call import end_entry
-from workflows.functions.calls.scope import Mark, Scope
 from workflows.functions.calls.step_call import HELD_SECONDS, StepCall
-from workflows.functions.code_run import CodeRun
+from workflows.functions.code_run import CodeRun, Mark, Scope
 from workflows.functions.control import ContinueAsNew, FlowStopping, FlowSuspended
 from workflows.functions.definition import Durable
 from workflows.functions.endings import Again, Asleep, Ending, Mismatch, end_of
@@ -48,7 +47,6 @@ from workflows.records.entries import Entry
 
 if TYPE_CHECKING:
     from eventbus.lowlevel import Outcome
-    from workflows.functions.calls.call import Call
     from workflows.functions.definition import DurableCodecs
     from workflows.functions.surroundings import Recorder, Surroundings
 
@@ -81,8 +79,6 @@ class FunctionRun(CodeRun):
         begun.
         """
         super().__init__(durable, codecs, history, recorder, around)
-        self.ended: list[tuple[Call[Any] | None, Entry]] = []
-        """Steps and children that have ended, with the entries that say so and are not recorded yet."""
         self._has_effects = has_effects
         self._is_rescued = is_rescued
         self._working: dict[asyncio.Task[None], StepCall[Any]] = {}
@@ -102,22 +98,11 @@ class FunctionRun(CodeRun):
         return bool(self._working or self.ended)
 
     @property
-    def is_leaving(self) -> bool:
-        """Whether the worker stops: then no attempt of a step begins here, and the flow goes on in another
-        worker.
-        """
-        return self.around.own.stopping == "stop"
-
-    @property
     def due_steps(self) -> list[StepCall[Any]]:
         """The steps that would begin now."""
         now = self.now_ms
         waited = [call for call in self.pending.values() if (call.due_ms or 0) <= now]
         return [*self.fresh, *(call for call in waited if isinstance(call, StepCall))]
-
-    def may_begin(self, call: Call[Any]) -> bool:
-        """Tell whether a call that is due may go on in this worker."""
-        return not (isinstance(call, StepCall) and self.is_leaving)
 
     def doubts_of(self, race: Entry) -> list[Entry]:
         """Return an entry for each step that may have begun, lost a race and would be undone; its end
@@ -158,7 +143,7 @@ class FunctionRun(CodeRun):
                 for call in self.due_steps:
                     call.is_doubtful = True
             self._take_ends()
-            batch = collect(self)
+            batch = collect(self, self.doubts_of)
             if batch.entries or (batch.live and not self.fresh and not self._working):
                 await self._append(batch)
             self._begin_steps()
@@ -300,7 +285,7 @@ class FunctionRun(CodeRun):
         self._outside(functools.partial(batch.settle, self))
 
     def _begin_steps(self) -> None:
-        fresh = self.take_fresh()
+        fresh, self.fresh = self.fresh, []
         is_leaving = bool(fresh) and self.is_leaving
         for call in fresh:
             if is_leaving and not call.is_closed:  # nothing is recorded of it: another worker begins it

@@ -12,16 +12,24 @@ error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from eventbus.lowlevel import mark_of
-
-if TYPE_CHECKING:
-    from workflows.functions.calls.scope import Scope
 
 __all__ = ["Origin", "note_beside", "note_got", "origin_of", "set_origin", "sources_of"]
 
 _NAME = "__workflows_call__"
+
+
+class Scoped(Protocol):
+    """The scope of some code; see `code_run.Scope`."""
+
+    name: str
+    count: int
+
+    def position(self, number: int) -> str:
+        """Return the position of a call by its number."""
+        ...
 
 
 class Origin:
@@ -36,7 +44,7 @@ class Origin:
         """Those of the errors that a group had besides, and did not raise."""
         self._behind: dict[str, str] = {}
 
-    def got_by(self, scope: Scope) -> None:
+    def got_by(self, scope: Scoped) -> None:
         """Note that the code of a scope gets the error now."""
         self._behind.setdefault(scope.name, scope.position(scope.count))
 
@@ -55,7 +63,7 @@ def origin_of(error: BaseException) -> Origin | None:
     return mark_of(error, _NAME)
 
 
-def note_got(error: BaseException, scope: Scope) -> None:
+def note_got(error: BaseException, scope: Scoped) -> None:
     """Note that the code of a scope gets an error now."""
     if (origin := _source(error)) is not None:
         origin.got_by(scope)

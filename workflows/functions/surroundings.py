@@ -31,10 +31,24 @@ from workflows.records.entries import Entry
 
 if TYPE_CHECKING:
     from workflows.definition.flow_definition import AnyDefinition
-    from workflows.functions.calls.child_call import Child
     from workflows.functions.task import Task
 
-__all__ = ["Children", "NoChildren", "Pools", "Recorder", "Slots", "Surroundings", "Tools"]
+__all__ = ["Child", "Children", "NoChildren", "Pools", "Recorder", "Slots", "Surroundings", "Tools"]
+
+
+class Child(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to run elsewhere: a flow of `workflow` with the input `given`, or a call of `task` with such
+    arguments.
+
+    `timeout` is that of the flow, in seconds, None for none. `given` is JSON.
+    """
+
+    id: str
+    position: str
+    given: bytes
+    workflow: AnyDefinition | None = None
+    task: Task[..., Any] | None = None
+    timeout: float | None = None
 
 
 class Recorder(Protocol):

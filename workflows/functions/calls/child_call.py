@@ -10,17 +10,17 @@ children that lost a race have.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from eventbus.lowlevel import Codec, Duration, Outcome, hide_in_record, note_around, seconds
 from workflows.definition.codecs import flow_codecs
-from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
-from workflows.functions.calls.scope import Scope
-from workflows.functions.calls.wait_call import TimedCall
+from workflows.definition.flow_definition import AnyWorkflow, definition_of
+from workflows.functions.code_run import CodeRun, Scope, TimedCall
 from workflows.functions.history import Record
 from workflows.functions.origin import Origin, set_origin
+from workflows.functions.surroundings import Child
 from workflows.functions.task import Task
 from workflows.records.entries import Entry
 from workflows.records.ids import is_nested, member_id, nested_flow_id
@@ -33,27 +33,9 @@ from workflows.records.records import (
     stalls_in,
 )
 
-if TYPE_CHECKING:
-    from workflows.functions.function_run import FunctionRun
-
-__all__ = ["Child", "ChildCall", "FlowCall", "JobCall", "end_entry"]
+__all__ = ["ChildCall", "FlowCall", "JobCall", "end_entry"]
 
 R = TypeVar("R")
-
-
-class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to run elsewhere: a flow of `workflow` with the input `given`, or a call of `task` with such
-    arguments.
-
-    `timeout` is that of the flow, in seconds, None for none. `given` is JSON.
-    """
-
-    id: str
-    position: str
-    given: bytes
-    workflow: AnyDefinition | None = None
-    task: Task[..., Any] | None = None
-    timeout: float | None = None
 
 
 class ChildCall(TimedCall[R]):
@@ -64,7 +46,7 @@ class ChildCall(TimedCall[R]):
     family = "child"
 
     def __init__(
-        self, run: FunctionRun, scope: Scope, name: str, given: bytes, position: str | None = None
+        self, run: CodeRun, scope: Scope, name: str, given: bytes, position: str | None = None
     ) -> None:
         super().__init__(run, scope, name, position)
         self._given = given
@@ -116,7 +98,7 @@ class FlowCall(ChildCall[R]):
 
     def __init__(
         self,
-        run: FunctionRun,
+        run: CodeRun,
         scope: Scope,
         workflow: AnyWorkflow[Any, R],
         given: Any,
@@ -170,9 +152,7 @@ class JobCall(ChildCall[R]):
 
     __slots__ = ("task",)
 
-    def __init__(
-        self, run: FunctionRun, scope: Scope, task: Task[..., R], given: bytes, position: str
-    ) -> None:
+    def __init__(self, run: CodeRun, scope: Scope, task: Task[..., R], given: bytes, position: str) -> None:
         self.task: Task[..., Any] = task
         super().__init__(run, scope, task.name, given, position)
 

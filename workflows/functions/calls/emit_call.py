@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -44,14 +44,11 @@ from eventbus.lowlevel import (
     shown,
     with_places_of,
 )
-from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.step_call import StepCall
+from workflows.functions.code_run import CodeRun, Scope
 from workflows.functions.history import Record
 from workflows.functions.origin import Origin, set_origin
 from workflows.functions.task import AsyncTask
-
-if TYPE_CHECKING:
-    from workflows.functions.function_run import FunctionRun
 
 __all__ = ["EmitCall"]
 
@@ -65,7 +62,7 @@ class EmitCall(StepCall[R]):
 
     def __init__(
         self,
-        run: FunctionRun,
+        run: CodeRun,
         scope: Scope,
         event: Event[Any, R] | str,
         payload: Any,

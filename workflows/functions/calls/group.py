@@ -13,21 +13,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from eventbus import UsageError
 from eventbus.lowlevel import shown
-from workflows.functions.calls.call import Call, Part
-from workflows.functions.calls.scope import Mark, Scope
+from workflows.functions.code_run import Call, CodeRun, Mark, Part, Scope
 from workflows.functions.control import FlowStopping
 from workflows.functions.history import Record
 from workflows.functions.origin import note_beside
 from workflows.records.entries import Entry
-
-if TYPE_CHECKING:
-    from workflows.functions.function_run import FunctionRun
 
 __all__ = ["Branch", "Gather", "Race", "Winner"]
 
@@ -46,7 +42,7 @@ class Branch(Part):
 
     __slots__ = ("scope",)
 
-    def __init__(self, run: FunctionRun, position: str, routine: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, run: CodeRun, position: str, routine: Coroutine[Any, Any, Any]) -> None:
         super().__init__(run, position)
         self.scope: Scope = Scope(position, routine, Mark(0), run.seed)
 
@@ -76,7 +72,7 @@ class _Group(Call[Any]):
 
     __slots__ = ("parts",)
 
-    def __init__(self, run: FunctionRun, scope: Scope, given: Sequence[Any], name: str) -> None:
+    def __init__(self, run: CodeRun, scope: Scope, given: Sequence[Any], name: str) -> None:
         """Take a position. Raises UsageError, and takes none, for what cannot be given to a group, or not to
         this one.
         """
@@ -151,7 +147,7 @@ class Gather(_Group):
     family = "gather"
     is_recorded = False
 
-    def __init__(self, run: FunctionRun, scope: Scope, given: Sequence[Any], *, keeps_errors: bool) -> None:
+    def __init__(self, run: CodeRun, scope: Scope, given: Sequence[Any], *, keeps_errors: bool) -> None:
         """With `keeps_errors`, errors are values, as asyncio has it with `return_exceptions`."""
         super().__init__(run, scope, given, "gather")
         self._keeps_errors = keeps_errors
@@ -194,7 +190,7 @@ class Race(_Group):
 
     family = "race"
 
-    def __init__(self, run: FunctionRun, scope: Scope, given: Sequence[Any]) -> None:
+    def __init__(self, run: CodeRun, scope: Scope, given: Sequence[Any]) -> None:
         """Raises UsageError without parts, because nothing would win."""
         if not given:
             raise UsageError("ctx.race needs at least one call or coroutine")
@@ -296,7 +292,7 @@ def _places_of(part: Part) -> list[str]:
     ]
 
 
-def _check_given(run: FunctionRun, scope: Scope, given: Sequence[Any], name: str) -> None:
+def _check_given(run: CodeRun, scope: Scope, given: Sequence[Any], name: str) -> None:
     """Raise UsageError for what cannot be a part of a group, and NonDeterminismError for a call of another
     branch.
     """
@@ -328,7 +324,7 @@ def _check_given(run: FunctionRun, scope: Scope, given: Sequence[Any], name: str
         seen.add(number)
 
 
-def _let_go(run: FunctionRun, scope: Scope, given: Sequence[Any]) -> None:
+def _let_go(run: CodeRun, scope: Scope, given: Sequence[Any]) -> None:
     """Let nobody miss what was given to a group that is refused."""
     for one in given:
         if isinstance(one, Call):

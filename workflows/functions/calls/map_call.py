@@ -9,20 +9,16 @@ now maps anywhere.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventbus import DefinitionError
 from eventbus.lowlevel import shown
-from workflows.functions.calls.call import Call, Part
 from workflows.functions.calls.child_call import JobCall
-from workflows.functions.calls.scope import Mark, Scope
 from workflows.functions.calls.step_call import StepCall
+from workflows.functions.code_run import Call, CodeRun, Mark, Part, Scope
 from workflows.functions.history import Record
 from workflows.functions.origin import note_beside
 from workflows.functions.task import Task, find_task
-
-if TYPE_CHECKING:
-    from workflows.functions.function_run import FunctionRun
 
 __all__ = ["MapCall"]
 
@@ -49,7 +45,7 @@ class MapCall(Call[Any]):
 
     def __init__(
         self,
-        run: FunctionRun,
+        run: CodeRun,
         scope: Scope,
         task: Task[..., Any],
         items: Iterable[Any],

@@ -28,14 +28,12 @@ from eventbus.lowlevel import Codec, describe, get_logger, log_failure, note_aro
 from workflows.execution.attempt import AttemptRun, Ended
 from workflows.execution.step_attempt import StepAttempt
 from workflows.execution.step_runner import judge
-from workflows.functions.calls.scope import Scope
-from workflows.functions.calls.wait_call import TimedCall
+from workflows.functions.code_run import CodeRun, Scope, TimedCall
 from workflows.functions.history import Record
 from workflows.functions.task import Task, call_task
 from workflows.records.entries import Entry
 
 if TYPE_CHECKING:
-    from workflows.functions.function_run import FunctionRun
     from workflows.functions.surroundings import Slots
 
 __all__ = ["HELD_SECONDS", "StepCall"]
@@ -66,10 +64,11 @@ class StepCall(TimedCall[R]):
     )
 
     family: ClassVar[str] = "step"
+    begins_attempts: ClassVar[bool] = True
 
     def __init__(
         self,
-        run: FunctionRun,
+        run: CodeRun,
         scope: Scope,
         task: Task[..., Any],
         args: Sequence[Any] = (),

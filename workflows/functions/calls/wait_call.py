@@ -6,40 +6,24 @@ signal has, is recorded before the code goes on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from eventbus.lowlevel import note_around
 from workflows.definition.signal import Signal
-from workflows.functions.calls.call import Call
-from workflows.functions.calls.scope import Scope
+from workflows.functions.code_run import (
+    CodeRun,
+    Scope,
+    TimedCall,
+)
 from workflows.functions.history import Record
 from workflows.functions.origin import Origin, set_origin
 from workflows.records.entries import Entry, chosen_id
 
-if TYPE_CHECKING:
-    from workflows.functions.function_run import FunctionRun
-
-__all__ = ["SleepCall", "TimedCall", "WaitCall"]
+__all__ = ["SleepCall", "WaitCall"]
 
 R = TypeVar("R")
-
-
-class TimedCall(Call[R]):
-    """A call that the run holds as pending, until `due_ms` at the latest (None: without limit)."""
-
-    __slots__ = ("due_ms", "is_fresh")
-
-    def __init__(self, run: FunctionRun, scope: Scope, name: str, position: str | None = None) -> None:
-        super().__init__(run, scope, name, position)
-        self.due_ms: int | None = None
-        self.is_fresh: bool = False
-
-    def close(self) -> None:
-        """Wait no longer."""
-        super().close()
-        self.run.pending.pop(self.position, None)
 
 
 class SleepCall(TimedCall[None]):
@@ -49,7 +33,7 @@ class SleepCall(TimedCall[None]):
 
     family = "sleep"
 
-    def __init__(self, run: FunctionRun, scope: Scope, delay_ms: int) -> None:
+    def __init__(self, run: CodeRun, scope: Scope, delay_ms: int) -> None:
         super().__init__(run, scope, "sleep")
         self._delay_ms = delay_ms
 
@@ -82,7 +66,7 @@ class WaitCall(TimedCall[R]):
 
     family = "wait"
 
-    def __init__(self, run: FunctionRun, scope: Scope, signal: Signal[Any], limit_ms: int | None) -> None:
+    def __init__(self, run: CodeRun, scope: Scope, signal: Signal[Any], limit_ms: int | None) -> None:
         super().__init__(run, scope, signal.name)
         self.signal: Signal[Any] = signal
         self._limit_ms = limit_ms
