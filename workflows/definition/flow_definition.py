@@ -6,22 +6,18 @@ of it than this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
 from eventbus import DefinitionError
 from eventbus.lowlevel import shown
-
-if TYPE_CHECKING:
-    from workflows.definition.workflow import Workflow
-    from workflows.functions.definition import Durable
-    from workflows.machines.definition import MachineDefinition
-    from workflows.machines.machine import StateMachine
 
 __all__ = [
     "AnyDefinition",
     "AnyWorkflow",
     "FlowDefinition",
     "FlowKind",
+    "MachineClass",
     "definition_in",
     "definition_of",
     "kind_of",
@@ -33,19 +29,29 @@ O = TypeVar("O")  # noqa: E741  (output)
 
 FlowKind: TypeAlias = Literal["graph", "function", "machine"]
 
-AnyDefinition: TypeAlias = "Workflow[Any, Any] | Durable[Any, Any] | MachineDefinition"
 
-AnyWorkflow: TypeAlias = "Workflow[I, O] | Durable[I, O] | type[StateMachine[I]]"
-"""What a caller gives: a workflow of any kind. The output of a state machine has no type of its own."""
-
-
-class FlowDefinition:
+class FlowDefinition(Generic[I, O]):
     """The base of the three kinds. `_max_input` bounds the JSON of an input in bytes; None: the provider
     alone bounds it.
     """
 
     _kind: ClassVar[FlowKind]
     _max_input: ClassVar[int | None] = None
+
+    name: str
+    input: Any
+    output: Any
+    errors: Sequence[type[Exception]]
+
+
+class MachineClass(Generic[I]):
+    """The base of state machines, which users give as classes: its `definition` is the definition."""
+
+
+AnyDefinition: TypeAlias = FlowDefinition[Any, Any]
+
+AnyWorkflow: TypeAlias = FlowDefinition[I, O] | type[MachineClass[I]]
+"""What a caller gives: a workflow of any kind. The output of a state machine has no type of its own."""
 
 
 def kind_of(definition: AnyDefinition) -> FlowKind:
@@ -64,7 +70,7 @@ def definition_in(given: object) -> AnyDefinition | None:
     """
     if isinstance(given, type):
         given = given.__dict__.get("definition")  # that of a base class is another machine
-    return given if isinstance(given, FlowDefinition) else None  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+    return cast("AnyDefinition", given) if isinstance(given, FlowDefinition) else None
 
 
 def definition_of(given: object, what: str) -> AnyDefinition:

@@ -19,7 +19,13 @@ from msgspec import UNSET, UnsetType
 from eventbus import DefinitionError
 from eventbus.lowlevel import Duration, shown
 from workflows.definition.checks.signature import name_of
-from workflows.definition.flow_definition import AnyWorkflow, definition_in, definition_of
+from workflows.definition.flow_definition import (
+    AnyWorkflow,
+    FlowDefinition,
+    MachineClass,
+    definition_in,
+    definition_of,
+)
 from workflows.definition.keywords import OnFailure, PauseKeywords, check_options
 from workflows.definition.pause import sleep_for, wait_for
 from workflows.definition.plan import FlowPlan, build, listed
@@ -28,9 +34,6 @@ from workflows.definition.step import AsyncStep, Step, SyncStep, make_step
 
 if TYPE_CHECKING:
     from workflows.definition.context import StepContext
-    from workflows.definition.workflow import Workflow
-    from workflows.functions.definition import Durable
-    from workflows.machines.machine import StateMachine
 
 __all__ = ["After", "FlowSteps", "PauseSteps", "StepDecorator", "StepGraph"]
 
@@ -258,7 +261,7 @@ class FlowSteps(Generic[I]):
     @overload
     def flow(
         self,
-        workflow: Workflow[Any, R] | Durable[Any, R],
+        workflow: FlowDefinition[Any, R],
         /,
         *,
         name: str | None = ...,
@@ -270,7 +273,7 @@ class FlowSteps(Generic[I]):
     @overload
     def flow(
         self,
-        workflow: type[StateMachine[Any]],
+        workflow: type[MachineClass[Any]],
         /,
         *,
         name: str | None = ...,

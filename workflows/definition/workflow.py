@@ -55,7 +55,7 @@ IT = TypeVar("IT")
 OT = TypeVar("OT")
 
 
-class Workflow(FlowDefinition, EachSteps[I], PauseSteps[I], FlowSteps[I], StepHooks[I], Generic[I, O]):
+class Workflow(FlowDefinition[I, O], EachSteps[I], PauseSteps[I], FlowSteps[I], StepHooks[I], Generic[I, O]):
     """A graph of steps with its name, its types and its defaults.
 
     To run its flows, register it with a WorkflowProvider. `steps` is in the order of definition. Do not

@@ -12,13 +12,17 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from eventbus import DefinitionError, EmitKeywords, Event, UsageError
 from eventbus.lowlevel import Codec, Duration, Logger, get_logger, seconds, shown, trace_facts, trace_id_of
-from workflows.definition.flow_definition import AnyWorkflow
+from workflows.definition.flow_definition import (
+    AnyWorkflow,
+    FlowDefinition,
+    MachineClass,
+)
 from workflows.definition.signal import Signal
 from workflows.functions.calls.child_call import FlowCall
 from workflows.functions.calls.emit_call import EmitCall
@@ -33,11 +37,6 @@ from workflows.functions.history import family_of
 from workflows.functions.silent_log import SILENT
 from workflows.functions.task import Task, as_task, check_rule
 from workflows.records.entries import Entry
-
-if TYPE_CHECKING:
-    from workflows.definition.workflow import Workflow
-    from workflows.functions.definition import Durable
-    from workflows.machines.machine import StateMachine
 
 __all__ = ["FlowContext"]
 
@@ -138,11 +137,11 @@ class FlowContext(Generic[I]):
 
     @overload
     def flow(
-        self, workflow: Workflow[I2, T] | Durable[I2, T], input: I2, *, timeout: Duration | None = ...
+        self, workflow: FlowDefinition[I2, T], input: I2, *, timeout: Duration | None = ...
     ) -> Awaitable[T]: ...
     @overload
     def flow(
-        self, workflow: type[StateMachine[I2]], input: I2, *, timeout: Duration | None = ...
+        self, workflow: type[MachineClass[I2]], input: I2, *, timeout: Duration | None = ...
     ) -> Awaitable[Any]: ...
     def flow(
         self,

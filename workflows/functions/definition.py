@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -52,7 +52,7 @@ MAX_HISTORY_BYTES = 16 << 20
 _CONTEXT = "FlowContext"  # by name: the class itself stands above this module
 
 
-class Durable(FlowDefinition, Generic[I, O]):
+class Durable(FlowDefinition[I, O]):
     """A durable function, as a definition. To run its flows, register it with a WorkflowProvider.
 
     `input`, `output` and `state` are types. `retry` applies to tasks without a rule of their own. `timeout`

@@ -56,7 +56,7 @@ class MachineCodecs(NamedTuple):
     state: Codec
 
 
-class MachineDefinition(FlowDefinition):
+class MachineDefinition(FlowDefinition[Any, Any]):
     """One state machine, as a definition. `input` is the type of the state, `output` that of the result."""
 
     _kind: ClassVar[FlowKind] = "machine"

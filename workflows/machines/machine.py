@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import inspect
 import typing
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from eventbus import DefinitionError, Limit
 from eventbus.lowlevel import Duration, KeepGiven
 from workflows.definition.checks.signature import told
+from workflows.definition.flow_definition import MachineClass
 from workflows.machines.definition import MAX_ROLLBACKS, MachineDefinition
 from workflows.machines.transition import Transition
 
@@ -19,7 +20,7 @@ __all__ = ["StateMachine"]
 S = TypeVar("S")
 
 
-class StateMachine(Generic[S]):
+class StateMachine(MachineClass[S]):
     """A flow that stands at named places, and moves from one to the next by transitions.
 
         class Review(StateMachine[Draft], name="review", start="draft"):
