@@ -8,7 +8,13 @@ reading their reports (`client.inspection`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, Unpack, overload
+from typing import (
+    Any,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from eventbus import EmitError, EventProvider, UnknownJob, UsageError
 from eventbus.lowlevel import (
@@ -314,7 +320,7 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals, ManyFlows):
         UnknownJob and DefinitionError as `handle` does, UsageError for the flow of a sub-workflow,
         StoreError.
         """
-        handle = self.handle(flow_id) if workflow is None else self.handle(flow_id, workflow)
+        handle = self.handle(flow_id) if workflow is None else self.handle(flow_id, cast("Any", workflow))
         deadline = self._jobs.settings.deadline(call_timeout)
         if target is not None:
             self._definitions.check_place(workflow_of(flow_id), target)

@@ -13,6 +13,7 @@ from eventbus.lowlevel import Codec, JobClient, shown
 from workflows.client.handle import FlowOutcomeDecoder
 from workflows.definition.codecs import Codecs
 from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
+from workflows.definition.workflow import Workflow
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.machines.definition import MachineCodecs, MachineDefinition
 from workflows.registry import StepRegistry
@@ -53,6 +54,7 @@ class Definitions:
             if isinstance(workflow, Durable):
                 known = DurableCodecs(workflow, max_bytes=limit)
             else:
+                assert isinstance(workflow, Workflow)  # noqa: S101  (there are three kinds)
                 known = Codecs(workflow, max_bytes=limit)
             self._codecs[id(workflow)] = known
         return known

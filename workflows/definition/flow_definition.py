@@ -6,7 +6,6 @@ of it than this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
 from eventbus import DefinitionError
@@ -41,7 +40,15 @@ class FlowDefinition(Generic[I, O]):
     name: str
     input: Any
     output: Any
-    errors: Sequence[type[Exception]]
+    errors: tuple[type[Exception], ...]
+    timeout: float | None
+
+    @property
+    def version(self) -> str:
+        """The version that was given, or one computed from the definition."""
+        return self._version
+
+    _version: str
 
 
 class MachineClass(Generic[I]):

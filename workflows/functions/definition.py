@@ -100,7 +100,7 @@ class Durable(FlowDefinition[I, O]):
         self.keep_completed: Keep | None = check_keep("keep_completed", keep_completed, self.where)
         self.keep_failed: Keep | None = check_keep("keep_failed", keep_failed, self.where)
         self.signals: dict[str, Signal[Any]] | None = _check_signals(signals, self.where)
-        self.version: str = check_version(version, self.where) or "1"
+        self._version: str = check_version(version, self.where) or "1"
         self.max_history: int = _check_history(max_history, self.where)
         DurableCodecs(self)  # raises for a type that cannot be converted
 

@@ -16,6 +16,7 @@ from typing import Any
 from workflows.definition.checks.signature import name_of
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.step import Step
+from workflows.definition.workflow import Workflow
 from workflows.functions.definition import Durable
 from workflows.graphs.calls import calls_of
 from workflows.graphs.graph import Graph, GraphEdge, GraphNode
@@ -40,6 +41,7 @@ def graph_of(definition: AnyDefinition) -> Graph:
             edges=edges,
             signals=None if definition.signals is None else list(definition.signals),
         )
+    assert isinstance(definition, Workflow)  # noqa: S101  (there are three kinds)
     steps = [definition.steps[name] for name, _ in definition.plan.nodes]
     return Graph(
         workflow=definition.name,

@@ -25,6 +25,7 @@ from workflows.inline.inbox import InlineInbox
 from workflows.inline.inner import Opening, OpenInner
 from workflows.inline.machine_flow import InlineMachine
 from workflows.inline.triggers import InlineTriggers
+from workflows.machines.definition import MachineDefinition
 from workflows.records.ids import new_flow_id
 
 __all__ = ["make_facts", "open_code", "open_inline", "opener"]
@@ -97,7 +98,7 @@ def open_code(
         )
         function.is_open = is_open
         return function
-    assert not isinstance(definition, Workflow), "`open_inline` opens flows of steps"  # noqa: S101
+    assert isinstance(definition, MachineDefinition), "`open_inline` opens flows of steps"  # noqa: S101
     machine = InlineMachine(
         definition,
         given,
@@ -134,6 +135,7 @@ def _open_inner(
         return InlineFlow(
             definition, given, facts, environment, timeout=timeout, inbox=inbox, open_inner=open_inner
         )
+    assert isinstance(definition, MachineDefinition)  # noqa: S101  (there are three kinds)
     return InlineMachine(
         definition, given, facts, environment, timeout=timeout, open_inner=open_inner, triggers=triggers
     )

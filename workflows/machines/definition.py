@@ -93,7 +93,7 @@ class MachineDefinition(FlowDefinition[Any, Any]):
         self.max_rollbacks: int = _check_rollbacks(max_rollbacks, self.where)
         _check_graph(self)
         self.is_versioned: bool = version is not None
-        self.version: str = check_version(version, self.where) or _PLACES + ",".join(self.places)
+        self._version: str = check_version(version, self.where) or _PLACES + ",".join(self.places)
         self.output: Any = _output_of(transitions.values())
         self.codecs: MachineCodecs = _codecs_of(self)
 
