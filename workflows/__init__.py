@@ -33,7 +33,8 @@ from workflows.errors import (
 )
 from workflows.functions.calls.group import Winner
 from workflows.functions.context import FlowContext
-from workflows.functions.definition import Durable, durable
+from workflows.functions.definition import Durable
+from workflows.functions.durable import durable
 from workflows.functions.step_key import TaskContext, step_key, task_context
 from workflows.functions.task import Task, task
 from workflows.machines.context import MachineContext

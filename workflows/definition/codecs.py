@@ -6,20 +6,17 @@ Distributed and inline flows both encode every value with them, so that a value 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from eventbus import PayloadError
 from eventbus.lowlevel import Codec, shown
-from workflows.definition.flow_definition import most_of_input
+from workflows.definition.flow_definition import AnyDefinition, most_of_input
+from workflows.definition.outline import GraphOutline
 from workflows.errors import StepFailed
 from workflows.records.ids import item_name, split_item
 from workflows.records.records import StepRecord, revive_error
-
-if TYPE_CHECKING:
-    from workflows.definition.flow_definition import AnyDefinition
-    from workflows.definition.workflow import Workflow
 
 __all__ = ["MAX_VALUE", "Codecs", "FlowCodecs", "flow_codecs"]
 
@@ -63,7 +60,7 @@ class ResultCodec(Protocol):
 class Codecs:
     """The codecs of one workflow for one size limit; the codec of a step is made when it is first needed."""
 
-    def __init__(self, workflow: Workflow[Any, Any], *, max_bytes: int = MAX_VALUE) -> None:
+    def __init__(self, workflow: GraphOutline, *, max_bytes: int = MAX_VALUE) -> None:
         """Make the codecs of input and output. Raises DefinitionError for a type that cannot be converted."""
         self.workflow = workflow
         self.max_bytes = max_bytes

@@ -9,6 +9,7 @@ every reader has its own copy, and parallel steps see the same value.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -17,6 +18,7 @@ from collections.abc import (
     Coroutine,
     Iterable,
     Mapping,
+    Sequence,
 )
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
@@ -29,31 +31,27 @@ from eventbus.lowlevel import (
     Stopping,
     get_logger,
     note_around,
+    outside_job,
     progress_text,
     read_saved,
     running_loop,
     saved_text,
+    trace_facts,
+    trace_id_of,
 )
 from workflows.definition.codecs import Codecs
-from workflows.definition.contexts.flow_tools import (
+from workflows.definition.flow_tools import (
+    Done,
     FlowData,
     FlowFacts,
     FlowTools,
+    RemoteSteps,
     StepEmission,
     StepLoad,
+    ThreadLoad,
 )
-from workflows.definition.contexts.reading import (
-    attempt_of,
-    codecs_of,
-    data_of,
-    loaded_of,
-    log_facts,
-    middleware_of,
-    remote_of,
-    without_results,
-)
-from workflows.definition.contexts.thread_calls import Done, ThreadLoad
-from workflows.definition.step import Step
+from workflows.definition.middleware import AttemptContext, AttemptKind, FlowMiddleware
+from workflows.definition.outline import StepOutline
 from workflows.errors import ResultNotLoaded, StepFailed, StepSkipped
 from workflows.records.records import StepRecord, revive_error
 
@@ -67,6 +65,7 @@ __all__ = [
     "attempt_of",
     "codecs_of",
     "data_of",
+    "keeping_lines_in",
     "loaded_of",
     "log_facts",
     "middleware_of",
@@ -186,9 +185,9 @@ class StepContext(Generic[I]):
         return self._data.value
 
     @overload
-    def result(self, step: Step[Any, R]) -> R: ...
+    def result(self, step: StepOutline[R]) -> R: ...
     @overload
-    def result(self, step: Step[Any, R], default: D) -> R | D: ...
+    def result(self, step: StepOutline[R], default: D) -> R | D: ...
     @overload
     def result(self, step: Callable[[StepContext[Any]], Awaitable[R]]) -> R: ...
     @overload
@@ -209,9 +208,9 @@ class StepContext(Generic[I]):
         return self._read(name, self._records.get(name), default)
 
     @overload
-    def load(self, step: Step[Any, R]) -> StepLoad[R]: ...
+    def load(self, step: StepOutline[R]) -> StepLoad[R]: ...
     @overload
-    def load(self, step: Step[Any, R], default: D) -> StepLoad[R | D]: ...
+    def load(self, step: StepOutline[R], default: D) -> StepLoad[R | D]: ...
     @overload
     def load(self, step: Callable[[StepContext[Any]], Awaitable[R]]) -> StepLoad[R]: ...
     @overload
@@ -394,3 +393,78 @@ class StepContext(Generic[I]):
         return revive_error(
             record.failure, owner=f"{workflow.name}.{name}", job=self.job_id, errors=workflow.errors
         )
+
+
+def data_of(ctx: StepContext[Any]) -> FlowData:
+    """Return the place of the data that the functions of a flow share."""
+    return ctx._data  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def keeping_lines_in(job_id: str, ctx: StepContext[Any]) -> StepContext[Any]:
+    """Let the context of a rollback keep its log lines with another job than its own, which does not run any
+    more; return it.
+    """
+    host = ctx._own.host  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    ctx._own = Attempt(host, outside_job(job_id), "")  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return ctx
+
+
+def without_results(ctx: StepContext[Any]) -> StepContext[Any]:
+    """Return a context of the same job that belongs to no step, and has no results."""
+    made = copy.copy(ctx)
+    made.step = ""
+    made._reach, made._records, made._values, made._log = (), {}, {}, None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return made
+
+
+def codecs_of(ctx: StepContext[Any]) -> Codecs:
+    """Return the codecs of the workflow that a context belongs to."""
+    return ctx._codecs  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def remote_of(ctx: StepContext[Any]) -> RemoteSteps | None:
+    """Return what runs the steps of a context's flow in processes, if anything does."""
+    return ctx._tools.remote  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def middleware_of(ctx: StepContext[Any]) -> Sequence[FlowMiddleware]:
+    """Return the functions around each attempt in a context's flow."""
+    return ctx._tools.middleware  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def attempt_of(ctx: StepContext[Any], kind: AttemptKind) -> AttemptContext:
+    """Return the facts about the attempt of a context for middleware."""
+    return AttemptContext(
+        kind,
+        workflow=ctx.workflow,
+        step=ctx.step,
+        flow_id=ctx.flow_id,
+        run=ctx.run,
+        job_id=ctx.job_id,
+        attempt=ctx.attempt,
+        meta=ctx.meta,
+        correlation_id=ctx.correlation_id,
+        traceparent=ctx.traceparent,
+    )
+
+
+def loaded_of(
+    ctx: StepContext[Any],
+) -> tuple[Mapping[str, StepRecord], Collection[str], Attempt]:
+    """Return what a context was made of: the loaded records in its reach, the steps that are not loaded, and
+    what its attempt can do itself.
+    """
+    return ctx._loaded()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def log_facts(ctx: StepContext[Any]) -> dict[str, Any]:
+    """Return the fields that identify a function of a workflow in its log events."""
+    facts: dict[str, Any] = {"workflow": ctx.workflow, "flow_id": ctx.flow_id}
+    if ctx.step:
+        facts["step"] = ctx.step
+    facts |= {"job_id": ctx.job_id, "attempt": ctx.attempt, "correlation_id": ctx.correlation_id}
+    if ctx.worker:
+        facts |= {"worker": ctx.worker, "provider": ctx.provider}
+    if ctx.meta:
+        facts["meta"] = dict(ctx.meta)
+    return facts | trace_facts(trace_id_of(ctx.traceparent))

@@ -10,7 +10,7 @@ What must always hold: every hook accepts the arguments that it will get, as far
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 from eventbus import DefinitionError
 from workflows.definition.checks.signature import (
@@ -23,13 +23,10 @@ from workflows.definition.checks.signature import (
     returned_by,
     told,
 )
+from workflows.definition.context import StepContext
+from workflows.definition.outline import Hook, HookName
 
-if TYPE_CHECKING:
-    from workflows.definition.context import StepContext
-
-__all__ = ["NOTHING", "Hook", "HookName", "StepHooks", "check_hook", "check_output", "make_hook"]
-
-HookName: TypeAlias = Literal["completed", "failed", "before_each", "after_each", "on_error", "data"]
+__all__ = ["NOTHING", "StepHooks", "check_hook", "check_output", "make_hook"]
 
 NOTHING: Any = None
 """The argument that a hook's decorator gets if it is written with parentheses."""
@@ -45,13 +42,6 @@ _TAKES: dict[HookName, tuple[str, ...]] = {
 
 I = TypeVar("I")  # noqa: E741  (input)
 T = TypeVar("T")
-
-
-class Hook(NamedTuple):
-    """A function that a workflow calls, such as `completed(ctx)` or `failed(ctx, error)`."""
-
-    function: Callable[..., Any]
-    is_async: bool
 
 
 class StepHooks(Generic[I]):

@@ -7,17 +7,15 @@ takes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 from eventbus import DefinitionError, Limit, Retry
 from eventbus.lowlevel import Duration, KeepGiven
-
-if TYPE_CHECKING:
-    from workflows.definition.context import StepContext
+from workflows.definition.checks.options import OnFailure
+from workflows.definition.context import StepContext
 
 __all__ = [
     "EachKeywords",
-    "OnFailure",
     "PauseKeywords",
     "PipelineKeywords",
     "StartKeywords",
@@ -27,9 +25,6 @@ __all__ = [
 ]
 
 I = TypeVar("I")  # noqa: E741  (the input of the workflow)
-
-OnFailure: TypeAlias = Literal["fail", "ignore"]
-"""What the final failure of a step does: the flow fails, or it is recorded and the flow goes on."""
 
 
 class WorkflowKeywords(TypedDict, total=False):

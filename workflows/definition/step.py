@@ -10,11 +10,12 @@ belongs to at most one workflow: one that `step(...)` made has no owner until it
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, TypeVar, Unpack, cast, overload
 
 from eventbus import DefinitionError, Limit, Retry
 from eventbus.lowlevel import Duration, shown
 from workflows.definition.checks.options import (
+    OnFailure,
     check_concurrency,
     check_flag,
     check_limit,
@@ -33,13 +34,12 @@ from workflows.definition.checks.signature import (
     taken_by,
     told,
 )
-from workflows.definition.keywords import OnFailure, StepKeywords, check_options
+from workflows.definition.context import StepContext
+from workflows.definition.flow_definition import AnyDefinition
+from workflows.definition.keywords import StepKeywords, check_options
+from workflows.definition.outline import StepOutline
 from workflows.definition.pause import Pause
 from workflows.records.ids import check_step_name
-
-if TYPE_CHECKING:
-    from workflows.definition.context import StepContext
-    from workflows.definition.flow_definition import AnyDefinition
 
 __all__ = [
     "AsyncStep",
@@ -55,7 +55,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Step(Generic[I, R]):
+class Step(StepOutline[R], Generic[I, R]):
     """One step of a workflow. Calling it calls its function, so that it can be tested alone.
 
     `after` names the steps that it waits for. If `retry` is None, the workflow's rule applies; if `timeout`
@@ -70,7 +70,6 @@ class Step(Generic[I, R]):
 
     takes: tuple[str, ...] = ("the context",)
     undo_takes: tuple[str, ...] = ("the context", "the result of the step")
-    keeps_failures: bool = False
     is_each: bool = False
     keeps_saved: bool = False
     """Whether a retry by hand of the flow begins the step with what it saved before it failed."""
@@ -122,12 +121,6 @@ class Step(Generic[I, R]):
         self._input_type: Any = Any
 
     @property
-    def where(self) -> str:
-        """The name of the step in messages."""
-        owner = f" of workflow {self.owner!r}" if self.owner else ""
-        return f"step {self.name!r}{owner}"
-
-    @property
     def runs_apart(self) -> bool:
         """Whether a job of its own runs it even if its flow runs in one worker: it is spread or limited, or a
         sub-workflow.
@@ -156,26 +149,7 @@ class Step(Generic[I, R]):
             return self.workflow.output
         if self.pause is not None:
             return self.pause.result
-        return self.item_result
-
-    @property
-    def item(self) -> Any:
-        """The type of the items, if it runs for each item of a list."""
-        return Any
-
-    @property
-    def item_result(self) -> Any:
-        """The annotated return type; of a step that runs for each item of a list, that is the type of one
-        result.
-        """
-        found = returned_by(self.function)
-        if isinstance(found, str):
-            raise DefinitionError(
-                f"the return type {found!r} of {self.where} is not to be found from its module, so its "
-                "result could not be read back; define that type at the top level of a module, and "
-                "import it outside of `if TYPE_CHECKING`"
-            )
-        return found
+        return super().result
 
     def __call__(self, ctx: StepContext[I], /) -> Any:
         """Call the function of the step, without its condition and retries; nothing is recorded."""

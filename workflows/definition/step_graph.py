@@ -11,14 +11,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, TypeAlias, TypeVar, Unpack, cast, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError
 from eventbus.lowlevel import Duration, shown
+from workflows.definition.checks.options import OnFailure
 from workflows.definition.checks.signature import name_of
+from workflows.definition.context import StepContext
 from workflows.definition.flow_definition import (
     AnyWorkflow,
     FlowDefinition,
@@ -26,14 +28,11 @@ from workflows.definition.flow_definition import (
     definition_in,
     definition_of,
 )
-from workflows.definition.keywords import OnFailure, PauseKeywords, check_options
+from workflows.definition.keywords import PauseKeywords, check_options
 from workflows.definition.pause import sleep_for, wait_for
 from workflows.definition.plan import FlowPlan, build, listed
 from workflows.definition.signal import Signal
 from workflows.definition.step import AsyncStep, Step, SyncStep, make_step
-
-if TYPE_CHECKING:
-    from workflows.definition.context import StepContext
 
 __all__ = ["After", "FlowSteps", "PauseSteps", "StepDecorator", "StepGraph"]
 

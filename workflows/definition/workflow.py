@@ -9,14 +9,13 @@ does not change.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack, cast, overload
+from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack, cast, overload
 
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, Keep, Limit, Retry
 from eventbus.lowlevel import check_answers, is_answer
 from workflows.definition.checks.declared_errors import check_declared
-from workflows.definition.checks.nesting import check_depth, check_ends
 from workflows.definition.checks.options import (
     check_concurrency,
     check_flag,
@@ -24,6 +23,7 @@ from workflows.definition.checks.options import (
     check_retry,
     check_timeout,
 )
+from workflows.definition.context import StepContext
 from workflows.definition.each import EachSteps
 from workflows.definition.flow_definition import (
     AnyDefinition,
@@ -32,17 +32,16 @@ from workflows.definition.flow_definition import (
     FlowKind,
     definition_in,
 )
-from workflows.definition.hooks import NOTHING, Hook, HookName, StepHooks, check_hook, check_output, make_hook
+from workflows.definition.hooks import NOTHING, StepHooks, check_hook, check_output, make_hook
 from workflows.definition.keywords import StepKeywords, WorkflowKeywords, check_options
+from workflows.definition.nesting import check_depth, check_ends
+from workflows.definition.outline import Hook, HookName
 from workflows.definition.plan import FlowPlan
 from workflows.definition.signal import Signal
 from workflows.definition.step import AsyncStep, Step, SyncStep, make_step
 from workflows.definition.step_graph import After, FlowSteps, PauseSteps, StepDecorator, StepGraph
 from workflows.definition.type_checks import check_kept, check_types, check_version
 from workflows.records.ids import check_workflow_name, steps_queue
-
-if TYPE_CHECKING:
-    from workflows.definition.context import StepContext
 
 __all__ = ["Workflow"]
 

@@ -22,9 +22,9 @@ import msgspec
 
 from eventbus import StoreCorrupt
 from eventbus.lowlevel import Member, Outcome, describe, hide_in_record
-from workflows.definition.checks.nesting import start_id
 from workflows.definition.context import StepContext
 from workflows.definition.job_tree import child_job
+from workflows.definition.nesting import start_id
 from workflows.definition.step import Step
 from workflows.distributed.activation import Activation
 from workflows.distributed.children import Children

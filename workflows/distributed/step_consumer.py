@@ -43,10 +43,10 @@ from eventbus.lowlevel import (
     trace_facts,
     trace_id_of,
 )
-from workflows.definition.checks.nesting import start_id
 from workflows.definition.context import StepContext
 from workflows.definition.each import EachStep, make_item
 from workflows.definition.flow_definition import AnyDefinition
+from workflows.definition.nesting import start_id
 from workflows.definition.plan import Before
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow

@@ -35,8 +35,8 @@ from eventbus.lowlevel import (
 from workflows.definition.codecs import Codecs
 from workflows.definition.context import FlowData, FlowFacts, StepContext, codecs_of, loaded_of, log_facts
 from workflows.definition.middleware import FlowMiddleware
+from workflows.definition.outline import GraphOutline, StepOutline
 from workflows.definition.plan import Before
-from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.records.records import StepRecord, decode_step, encode_step
 
@@ -84,7 +84,7 @@ class PooledSteps:
             if self._pools[step.pool].processes is not None:
                 self._place_of(workflow, step)
 
-    async def run(self, step: Step[Any, Any], ctx: StepContext[Any], call: Callable[[], Any]) -> Any:
+    async def run(self, step: StepOutline[Any], ctx: StepContext[Any], call: Callable[[], Any]) -> Any:
         """Run the function of a step, which is also `call`, in its pool, and return its result.
 
         Cancelling kills the process. Raises the declared error or a HandlerError in place of the function's
@@ -127,7 +127,7 @@ class PooledSteps:
         )
         return codecs.result(step.name).decode(result)
 
-    def _place_of(self, workflow: Workflow[Any, Any], step: Step[Any, Any]) -> ImportPath:
+    def _place_of(self, workflow: GraphOutline, step: StepOutline[Any]) -> ImportPath:
         place = self._places.get(id(workflow))
         if place is None:
             place = self._places[id(workflow)] = import_path_of_object(

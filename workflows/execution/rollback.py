@@ -22,8 +22,7 @@ import msgspec
 
 from eventbus import Retry
 from eventbus.lowlevel import describe, get_logger, log_failure, note_around
-from workflows.definition.context import StepContext, codecs_of
-from workflows.definition.contexts.reading import keeping_lines_in
+from workflows.definition.context import StepContext, codecs_of, keeping_lines_in
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import Rollback

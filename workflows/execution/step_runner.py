@@ -44,10 +44,10 @@ from workflows.definition.context import (
     remote_of,
     without_results,
 )
-from workflows.definition.contexts.flow_tools import RemoteSteps
 from workflows.definition.each import EachStep, read_items
-from workflows.definition.hooks import HookName
+from workflows.definition.flow_tools import RemoteSteps
 from workflows.definition.middleware import AttemptKind, through
+from workflows.definition.outline import HookName
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.execution.environment import in_thread

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -32,6 +32,7 @@ from workflows.functions.calls.step_call import StepCall
 from workflows.functions.calls.wait_call import SleepCall, WaitCall
 from workflows.functions.code_run import Scope
 from workflows.functions.control import ContinueAsNew
+from workflows.functions.definition import CodeContext
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.history import family_of
 from workflows.functions.silent_log import SILENT
@@ -53,7 +54,7 @@ T4 = TypeVar("T4")
 _PAYLOAD = TypeVar("_PAYLOAD")
 
 
-class FlowContext(Generic[I]):
+class FlowContext(CodeContext[I]):
     """The argument of a durable function. Its calls are recorded; await them where you make them.
 
     `input` is the input of the flow. `meta` and `correlation_id` are those of its caller. `run` counts from

@@ -1,6 +1,6 @@
 """Durable functions: a workflow that is an async function, with its name, its types and its defaults.
 
-Not here: running it (`functions.function_run`).
+Not here: the decorator (`functions.durable`), and running it (`functions.function_run`).
 
 What must always hold: a definition that exists can run: its types can be converted, and its options are
 valid.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -33,15 +33,10 @@ from workflows.definition.signal import Signal, check_known
 from workflows.definition.type_checks import check_version
 from workflows.records.ids import check_workflow_name
 
-if TYPE_CHECKING:
-    from workflows.functions.context import FlowContext
-
-__all__ = ["MAX_ENTRIES", "MAX_HISTORY_BYTES", "Durable", "DurableCodecs", "DurableDecorator", "durable"]
+__all__ = ["MAX_ENTRIES", "MAX_HISTORY_BYTES", "CodeContext", "Durable", "DurableCodecs"]
 
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
-I2 = TypeVar("I2")
-O2 = TypeVar("O2")
 
 MAX_ENTRIES = 10_000
 """The entries that one run of a function may record; then `HistoryFull` is raised in it."""
@@ -49,7 +44,11 @@ MAX_ENTRIES = 10_000
 MAX_HISTORY_BYTES = 16 << 20
 """The bytes that these entries may have."""
 
-_CONTEXT = "FlowContext"  # by name: the class itself stands above this module
+
+class CodeContext(Generic[I]):
+    """The base of the context of a durable function (`functions.context`), which is made of a run of it."""
+
+    __slots__ = ()
 
 
 class Durable(FlowDefinition[I, O]):
@@ -64,7 +63,7 @@ class Durable(FlowDefinition[I, O]):
 
     def __init__(
         self,
-        function: Callable[[FlowContext[I]], Coroutine[Any, Any, O]],
+        function: Callable[[Any], Coroutine[Any, Any, O]],
         name: str,
         *,
         output: Any = UNSET,
@@ -83,7 +82,7 @@ class Durable(FlowDefinition[I, O]):
     ) -> None:
         """Use `durable(...)` instead; it explains the options."""
         self.name: str = check_workflow_name(name)
-        self.function: Callable[[FlowContext[I]], Coroutine[Any, Any, O]] = function
+        self.function: Callable[[Any], Coroutine[Any, Any, O]] = function
         check_function(function, self.where, "the context")
         if not is_async(function):
             raise DefinitionError(f"{self.where} is a plain function; make it `async def`")
@@ -122,7 +121,7 @@ class Durable(FlowDefinition[I, O]):
         """Tell whether `error` is a declared error that is not retried."""
         return is_answer(error, self.errors, self.retry_on)
 
-    def __call__(self, ctx: FlowContext[I], /) -> Coroutine[Any, Any, O]:
+    def __call__(self, ctx: CodeContext[I], /) -> Coroutine[Any, Any, O]:
         """Call the function as a part of another durable function, with the context of that one."""
         return self.function(ctx)
 
@@ -142,73 +141,6 @@ class DurableCodecs:
         self.state: Codec = Codec(durable.state, role="progress", owner=name, max_bytes=max_bytes)
 
 
-class DurableDecorator:
-    """The decorator that `durable(...)` returns; it returns the definition."""
-
-    def __init__(self, name: str, options: dict[str, Any]) -> None:
-        self._name = name
-        self._options = options
-
-    def __call__(self, function: Callable[[FlowContext[I2]], Coroutine[Any, Any, O2]], /) -> Durable[I2, O2]:
-        """Make the definition. Raises DefinitionError as `durable` says."""
-        return Durable(function, self._name, **self._options)
-
-
-def durable(
-    name: str,
-    *,
-    output: Any = UNSET,
-    state: Any = Any,
-    errors: Sequence[type[Exception]] = (),
-    retry_on: Sequence[type[Exception]] = (),
-    signals: Sequence[Signal[Any]] | None = None,
-    retry: Retry | None = None,
-    timeout: Duration | None = None,
-    concurrency: int | None = None,
-    limit: Limit | None = None,
-    keep_completed: KeepGiven | None = None,
-    keep_failed: KeepGiven | None = None,
-    version: str = "1",
-    max_history: int = MAX_ENTRIES,
-) -> DurableDecorator:
-    """Make an async function a durable one: `async def order(ctx: FlowContext[Order]) -> Receipt`.
-
-    A flow of it records each call of `ctx`. After a crash or a sleep the function runs again from its top,
-    and recorded calls return at once what they returned before. So between these calls the code must do the
-    same each time.
-
-    The input type is that of the annotation `FlowContext[...]`. `output` is by default the annotated return
-    type; `state` is the type of `ctx.state`. Types are those that msgspec converts, or pydantic models.
-    `errors` are the declared errors: awaiting a flow raises them as themselves. They are answers, so a task
-    that raises one is not retried, unless the error is in `retry_on` too. `signals` are those that it waits
-    for: then a process that has this definition sends no other ones, and the function waits for no other;
-    None accepts any. `retry` applies to tasks without a rule of their own (default: 3 attempts, exponential
-    from 1 s). `timeout` bounds a whole flow; None or 0 is none. `concurrency` is the most flows of the
-    function that one worker runs at a time, by default the provider's setting; a flow that sleeps or waits is
-    not counted. Only workers that have a flow's `version` run it. `max_history` is the number of entries that
-    a flow may record before `HistoryFull` is raised in it. `keep_completed` and `keep_failed` say how long
-    ended flows are kept, as for an event.
-
-    Raises DefinitionError for a value or a function that cannot be used.
-    """
-    options: dict[str, Any] = {
-        "output": output,
-        "state": state,
-        "errors": errors,
-        "retry_on": retry_on,
-        "signals": signals,
-        "retry": retry,
-        "timeout": timeout,
-        "concurrency": concurrency,
-        "limit": limit,
-        "keep_completed": keep_completed,
-        "keep_failed": keep_failed,
-        "version": version,
-        "max_history": max_history,
-    }
-    return DurableDecorator(name, options)
-
-
 def _input_of(function: Callable[..., Any], where: str) -> Any:
     """Return the type of the input from the annotation of the first parameter; `Any` without one."""
     hint = taken_by(function, 0)
@@ -220,10 +152,10 @@ def _input_of(function: Callable[..., Any], where: str) -> Any:
     if hint is Any:
         return Any
     kind = typing.get_origin(hint) or hint
-    if not inspect.isclass(kind) or kind.__name__ != _CONTEXT:
+    if not inspect.isclass(kind) or not issubclass(kind, CodeContext):
         raise DefinitionError(
             f"the first parameter of {where} is annotated as {told(hint)}, but it gets the context; "
-            f"annotate it as {_CONTEXT}[...]"
+            f"annotate it as FlowContext[...]"
         )
     (given,) = typing.get_args(hint) or (Any,)
     return Any if isinstance(given, typing.TypeVar) else given

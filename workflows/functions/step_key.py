@@ -10,8 +10,7 @@ from typing import Any, TypeVar, overload
 
 from eventbus import UsageError
 from eventbus.lowlevel import Attempt, Stopping, read_saved, running_loop, saved_text
-from workflows.definition.contexts.flow_tools import StepLoad
-from workflows.definition.contexts.thread_calls import Done, ThreadLoad
+from workflows.definition.flow_tools import Done, StepLoad, ThreadLoad
 
 __all__ = ["TaskContext", "Wait", "running_code", "set_step_key", "set_task", "step_key", "task_context"]
 

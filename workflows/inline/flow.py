@@ -32,10 +32,10 @@ from eventbus.lowlevel import (
     mark_awaited,
     outside_job,
 )
-from workflows.definition.checks.nesting import start_id
 from workflows.definition.codecs import Codecs, flow_codecs
 from workflows.definition.context import FlowFacts, StepContext
 from workflows.definition.flow_definition import AnyDefinition
+from workflows.definition.nesting import start_id
 from workflows.definition.signal import Signal
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from eventbus import DefinitionError, Limit, Retry
 from eventbus.lowlevel import seconds, shown
-from workflows.definition.keywords import OnFailure
 
 __all__ = [
+    "OnFailure",
     "check_concurrency",
     "check_flag",
     "check_limit",
@@ -17,6 +17,9 @@ __all__ = [
     "check_retry",
     "check_timeout",
 ]
+
+OnFailure: TypeAlias = Literal["fail", "ignore"]
+"""What the final failure of a step does: the flow fails, or it is recorded and the flow goes on."""
 
 
 def check_retry(retry: Any, where: str) -> Retry | None:

@@ -13,14 +13,13 @@ from workflows.records.ids import member_id, nested_flow_id, new_flow_id
 if TYPE_CHECKING:
     from workflows.definition.flow_definition import AnyDefinition
     from workflows.definition.step import Step
-    from workflows.definition.workflow import Workflow
 
 __all__ = ["check_depth", "check_ends", "start_id"]
 
 _RUN = 999  # ids must leave room for this run number: a flow that is retried by hand counts its runs up
 
 
-def check_ends(workflow: Workflow[Any, Any]) -> None:
+def check_ends(workflow: AnyDefinition) -> None:
     """Raise DefinitionError if every flow of `workflow` would start another flow of it, without end.
 
     A circle that contains a step with a condition (`when`) is accepted, because that step may be skipped.
@@ -44,7 +43,7 @@ def check_ends(workflow: Workflow[Any, Any]) -> None:
                 ahead.append((inner, (*path, inner.name)))
 
 
-def check_depth(workflow: Workflow[Any, Any]) -> None:
+def check_depth(workflow: AnyDefinition) -> None:
     """Raise DefinitionError if flows of `workflow` would have jobs with ids that are too long.
 
     Sub-workflows of a step with a condition (`when`) may never run, so their jobs are checked when they run.

@@ -1,4 +1,4 @@
-"""What a context needs of the flow that it belongs to, and the return types of its calls.
+"""What a context needs of the flow that it belongs to, and what its calls return.
 
 Not here: the context (`definition.context`).
 """
@@ -6,7 +6,7 @@ Not here: the context (`definition.context`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -15,10 +15,19 @@ import msgspec
 from eventbus import Emission
 from eventbus.lowlevel import Duration, Emits
 from workflows.definition.middleware import FlowMiddleware
-from workflows.definition.step import Step
+from workflows.definition.outline import StepOutline
 from workflows.records.records import StepRecord
 
-__all__ = ["FlowData", "FlowFacts", "FlowTools", "RemoteSteps", "StepEmission", "StepLoad"]
+__all__ = [
+    "Done",
+    "FlowData",
+    "FlowFacts",
+    "FlowTools",
+    "RemoteSteps",
+    "StepEmission",
+    "StepLoad",
+    "ThreadLoad",
+]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -59,10 +68,33 @@ class StepLoad(Coroutine[Any, Any, R]):
         raise NotImplementedError
 
 
+class Done:
+    """The awaitable of a call that has ended."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+class ThreadLoad:
+    """What `ctx.load` and `ctx.saved` return in a thread."""
+
+    def __init__(self, wait: Callable[..., Any], work: Coroutine[Any, Any, Any]) -> None:
+        """`wait(work, timeout)` waits in a thread for what runs elsewhere."""
+        self._wait = wait
+        self._work = work
+        self._found: tuple[Any] | None = None
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the result; it stays the same. Raises what the call raises, and TimeoutError."""
+        if self._found is None:
+            self._found = (self._wait(self._work, timeout),)
+        return self._found[0]
+
+
 class RemoteSteps(Protocol):
     """Runs the functions of steps in their pools."""
 
-    async def run(self, step: Step[Any, Any], ctx: Any, call: Callable[[], Any]) -> Any:
+    async def run(self, step: StepOutline[Any], ctx: Any, call: Callable[[], Any]) -> Any:
         """Run the function of a step, which is also `call`, in its pool, and return its result."""
         ...
 
