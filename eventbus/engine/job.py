@@ -84,7 +84,7 @@ class Job(msgspec.Struct, gc=False):
 
 
 def outside_job(job_id: str) -> Job:
-    """Make the job of an attempt that runs outside of a worker: in a process, or inline. It has an id alone."""
+    """Make the job of an attempt outside of a worker, in a process or inline: it has an id alone."""
     return Job(
         id=job_id, token="", queue="", body="", attempts=0, stalls=0, created_ms=0, due_ms=0, claimed_ms=0
     )

@@ -25,11 +25,11 @@ class WorkerServices(msgspec.Struct, frozen=True):
     """The parts of a worker that the consumers of an extension may use.
 
     `host` does what attempts ask for: `Attempt(host, job)`; it emits in the event loop, and its `in_threads`
-    emits in threads. `threads` runs sync functions, and `pools` has the places, threads and processes of named pools and of `"process"`. `worker`
-    is the id of the worker. `is_stopping()` tells whether the worker takes no further jobs.
-    `start_clock(job, timeout)` lets the timeout of a running job count from now on, for which `timeout_of`
-    gave None. `aliases` maps ids in whose name the code of a running job emits to the id of that job, while
-    that code runs.
+    emits in threads. `threads` runs sync functions, and `pools` has the places, threads and processes of
+    named pools and of `"process"`. `worker` is the id of the worker. `is_stopping()` tells whether the worker
+    takes no further jobs. `start_clock(job, timeout)` lets the timeout of a running job count from now on,
+    for which `timeout_of` gave None. `aliases` maps ids in whose name the code of a running job emits to the
+    id of that job, while that code runs.
     """
 
     settings: Settings

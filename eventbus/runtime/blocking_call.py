@@ -59,8 +59,8 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def run_at_once(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ARG001  (it takes none)
-    """Run a coroutine that waits for no event loop to its end, and return what it returns."""
+def run_at_once(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ARG001
+    """Run a coroutine that waits for nothing to its end, and return what it returns. It takes no time."""
     try:
         work.send(None)
     except StopIteration as end:

@@ -413,7 +413,8 @@ def without_results(ctx: StepContext[Any]) -> StepContext[Any]:
     """Return a context of the same job that belongs to no step, and has no results."""
     made = copy.copy(ctx)
     made.step = ""
-    made._reach, made._records, made._values, made._log = (), {}, {}, None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    made._reach, made._records = (), {}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    made._values, made._log = {}, None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return made
 
 

@@ -49,8 +49,8 @@ from workflows.distributed.pauses.signal_router import SignalRouter
 from workflows.distributed.step_consumer import facts_of, read_message, step_queues
 from workflows.distributed.undo.graph_undo import read_undo_plan
 from workflows.distributed.undo.local_undo import note_stop
-from workflows.distributed.undo.undo_plan import UnknownHere
 from workflows.distributed.undo.unwinding import CheckpointKeeper, JournalKeeper, Unwinding
+from workflows.distributed.undo_plan import UnknownHere
 from workflows.distributed.worker_runtime import AWAY_MS, Flow, ServerAway, WorkerRuntime
 from workflows.execution.hook_runner import run_completed
 from workflows.execution.step_runner import WORKFLOW, judge

@@ -17,7 +17,7 @@ from workflows.distributed.activation import read_journal
 from workflows.distributed.functions.child_undo import plan_durable
 from workflows.distributed.machines.machine_undo import plan_machine
 from workflows.distributed.undo.graph_undo import read_undo_plan
-from workflows.distributed.undo.undo_plan import UndoPlan, UnknownHere
+from workflows.distributed.undo_plan import UndoPlan, UnknownHere
 from workflows.distributed.worker_runtime import Flow, WorkerRuntime
 from workflows.functions.rollbacks import UnknownTask
 from workflows.records.checkpoints import GRAPH

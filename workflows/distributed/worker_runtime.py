@@ -34,7 +34,7 @@ from workflows.distributed.caches.flow_cache import FlowCache
 from workflows.distributed.caches.result_cache import MAX_RESULTS, NEAR_RESULTS, ResultCache
 from workflows.distributed.paused_steps import PausedSteps
 from workflows.distributed.thread_calls import call_in_thread
-from workflows.distributed.undo.undo_plan import UndoPlan
+from workflows.distributed.undo_plan import UndoPlan
 from workflows.execution.environment import is_in_loop
 from workflows.execution.process_steps import PooledSteps
 from workflows.execution.spans import flow_attributes, work_span

@@ -8,7 +8,8 @@ A spread step is a job of its own and saves there, as a handler does.
 
 What must always hold:
 - a text is written under the lease of the flow's job, by an attempt that has not ended (`lowlevel.Attempt`);
-- the text goes in the same append as the entry of the step's end: while a step may run again, what it saved is there;
+- the text goes in the same append as the entry of the step's end: while a step may run again, what it saved
+  is there;
 - a step reads what it saved itself, and nothing of another step, item or call.
 
 Crash windows: `dies-before-save` (what was done since the last save is done again), `dies-after-save` (the

@@ -1,8 +1,8 @@
-"""One step of a flow that runs in this process: its state, its attempts, its record and its error; and the items
-of a step that runs for each item of a list, which are steps of their own.
+"""One step of a flow that runs in this process: its state, its attempts, its record and its error; and the
+items of a step that runs for each item of a list, which are steps of their own.
 
-What must always hold: items begin in order, and at most `at_once` have begun without having ended; so which ones
-may have run follows from those that are recorded.
+What must always hold: items begin in order, and at most `at_once` have begun without having ended; so which
+ones may have run follows from those that are recorded.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The code of a durable function while it runs: its scopes, the calls that it makes, and what these ask of the
-run.
+"""The code of a durable function while it runs: its scopes, the calls that it makes, and what these ask of
+the run.
 
 A scope is the function itself or one of its branches. A call is what the code awaits; it has a position from
 the moment of the call.
@@ -15,8 +15,9 @@ What must always hold:
   the first run too;
 - a mismatch ends the run, whatever the code does with the error: no call does anything after it;
 - code that has ended, or lost a race, makes no call any more;
-- the code of one scope is sequential, so its n-th call is the same one in each replay. Its time, its length of
-  history, its random numbers and its ids follow from the recorded calls that it has seen, and from its name;
+- the code of one scope is sequential, so its n-th call is the same one in each replay. Its time, its length
+  of history, its random numbers and its ids follow from the recorded calls that it has seen, and from its
+  name;
 - a call is done only after its end is recorded; a recorded call is done as soon as it has begun, so that
   awaiting it does not yield. A call that is refused where it is made, because of what it was given, is not
   made: nobody misses that it is never awaited, and nothing is recorded. `Scope.expect` makes it one that must
@@ -285,8 +286,8 @@ class Call(Part, Generic[R]):
             value, error = self.read(record)
         except PayloadError as error:
             raise self.run.refuse(
-                f"what flow {self.run.flow_id} recorded for {self.told} at position {self.position} does not fit: "
-                f"{error}; read the old type too, or start such flows in another version",
+                f"what flow {self.run.flow_id} recorded for {self.told} at position {self.position} does not "
+                f"fit: {error}; read the old type too, or start such flows in another version",
                 position=self.position,
                 recorded=f"{self.told}, another type",
                 asked=self.told,
@@ -340,8 +341,8 @@ class CodeRun:
         self.ended: list[tuple[Call[Any] | None, Entry]] = []
         """Steps and children that have ended, with the entries that say so and are not recorded yet."""
         self.begun_children: list[Any] = []
-        """Children (`calls.child_call`) whose beginning is recorded, or will be with the next append, and whose end nobody awaits
-        yet.
+        """Children (`calls.child_call`) whose beginning is recorded, or will be with the next append, and
+        whose end nobody awaits yet.
         """
         self.has_fresh_children: bool = False
         """Whether the beginning of a child is yet to be recorded."""
@@ -395,7 +396,8 @@ class CodeRun:
         if self._current is None:
             raise self.refuse(
                 f"ctx.{what} was called in a task or thread that is not the code of flow {self.flow_id}; "
-                "use ctx.gather instead of asyncio.gather and create_task, and ctx.step for what waits for others"
+                "use ctx.gather instead of asyncio.gather and create_task, and ctx.step for what waits for "
+                "others"
             )
         return self._current
 
@@ -415,8 +417,8 @@ class CodeRun:
         """
         if call.is_lost:
             raise UsageError(
-                f"{call.told} of flow {self.flow_id}, at position {call.position}, lost a race, so a replay would not wait "
-                "for it; use the outcome of the race, or make another call"
+                f"{call.told} of flow {self.flow_id}, at position {call.position}, lost a race, so a replay would "
+                "not wait for it; use the outcome of the race, or make another call"
             )
 
     def full(self, scope: Scope) -> HistoryFull | None:
@@ -465,8 +467,8 @@ class CodeRun:
         recorded = "nothing" if entry is None else f"{family_of(entry)} {entry.name!r}"
         place = "" if entry is None or entry.place == position else f" at {entry.place}"
         return self.refuse(
-            f"flow {self.flow_id} recorded {recorded}{place} where its code now has {asked or 'no call'}, at position "
-            f"{position}; run the code that recorded it, or guard the change with ctx.patched(name)",
+            f"flow {self.flow_id} recorded {recorded}{place} where its code now has {asked or 'no call'}, at "
+            f"position {position}; run the code that recorded it, or guard the change with ctx.patched(name)",
             position=position,
             recorded=recorded,
             asked=asked or "no call",
@@ -502,8 +504,9 @@ class CodeRun:
                 scope.waiting = awaited
                 return
             error = self.refuse(
-                f"the code of flow {self.flow_id} awaits {type(awaited).__name__}, which is no call of its context, so "
-                "it could not be repeated; do it in a step, and use ctx.gather and ctx.sleep instead of asyncio's"
+                f"the code of flow {self.flow_id} awaits {type(awaited).__name__}, which is no call of its "
+                "context, so it could not be repeated; do it in a step, and use ctx.gather and ctx.sleep instead "
+                "of asyncio's"
             )
             scope.routine.throw(error)
         except StopIteration as stop:
@@ -525,8 +528,8 @@ class CodeRun:
         if scope.unawaited and error is None:
             call = next(iter(scope.unawaited.values()))
             self.refuse(
-                f"{call.told} of flow {self.flow_id}, at position {call.position}, was called and never awaited; "
-                "await it, or leave it out",
+                f"{call.told} of flow {self.flow_id}, at position {call.position}, was called and never "
+                "awaited; await it, or leave it out",
                 position=call.position,
             )
             return

@@ -285,7 +285,8 @@ class FunctionRun(CodeRun):
         self._outside(functools.partial(batch.settle, self))
 
     def _begin_steps(self) -> None:
-        fresh, self.fresh = self.fresh, []
+        fresh = [*self.fresh]
+        self.fresh.clear()
         is_leaving = bool(fresh) and self.is_leaving
         for call in fresh:
             if is_leaving and not call.is_closed:  # nothing is recorded of it: another worker begins it

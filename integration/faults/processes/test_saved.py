@@ -1,6 +1,6 @@
 """Jobs, steps and tasks that save what is done and put themselves off, while their workers are killed.
 
-The windows are those of `workflows.execution.step_tools`: `dies-before-save` (the part is done again),
+The windows are those of `workflows.execution.step_attempt`: `dies-before-save` (the part is done again),
 `dies-after-save` (it is not), `dies-before-record` (all parts are there).
 """
 

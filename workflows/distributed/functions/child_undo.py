@@ -15,7 +15,7 @@ from typing import Any
 from workflows.distributed.activation import read_journal
 from workflows.distributed.functions.flow_around import FlowAround
 from workflows.distributed.functions.flow_recorder import FlowRecorder
-from workflows.distributed.undo.undo_plan import UndoPlan, UnknownHere
+from workflows.distributed.undo_plan import UndoPlan, UnknownHere
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.functions.calls.child_call import end_entry
 from workflows.functions.calls.kept import kept_entries

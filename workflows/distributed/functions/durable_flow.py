@@ -41,8 +41,8 @@ from workflows.distributed.functions.flow_around import FlowAround, codecs_for
 from workflows.distributed.functions.flow_children import FlowChildren
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.functions.parked_flows import ParkedFlows
-from workflows.distributed.undo.undo_plan import UndoPlan
 from workflows.distributed.undo.undo_tries import UndoTries
+from workflows.distributed.undo_plan import UndoPlan
 from workflows.distributed.worker_runtime import ServerAway, WorkerRuntime
 from workflows.errors import FUNCTION, NonDeterminismError
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on

@@ -24,8 +24,8 @@ from workflows.distributed.functions.flow_around import FlowAround
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.machines.machine_children import MachineChildren
 from workflows.distributed.machines.machine_undo import add_failed_children
-from workflows.distributed.undo.undo_plan import UndoPlan
 from workflows.distributed.undo.undo_tries import UndoTries
+from workflows.distributed.undo_plan import UndoPlan
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.rollback import RollbackResult, Saga, failures_of, verdict_on
 from workflows.functions.endings import Completed

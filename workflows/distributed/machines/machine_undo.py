@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from eventbus import StoreCorrupt
 from workflows.distributed.functions.flow_around import FlowAround
-from workflows.distributed.undo.undo_plan import UndoPlan
+from workflows.distributed.undo_plan import UndoPlan
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.snapshot import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workflows.distributed.undo.local_undo import read_local_plan
 from workflows.distributed.undo.spread_undo import read_spread_plan
-from workflows.distributed.undo.undo_plan import UndoPlan
+from workflows.distributed.undo_plan import UndoPlan
 from workflows.distributed.worker_runtime import Flow, WorkerRuntime
 from workflows.records.graph_history import GraphHistory
 

@@ -25,7 +25,7 @@ from workflows.distributed.apart_steps import record_of_child
 from workflows.distributed.graph_entries import restore_graph
 from workflows.distributed.undo.doubts import find_doubts, is_ready
 from workflows.distributed.undo.spread_undo import kept_in
-from workflows.distributed.undo.undo_plan import UndoPlan, UnknownHere
+from workflows.distributed.undo_plan import UndoPlan, UnknownHere
 from workflows.distributed.worker_runtime import Flow, WorkerRuntime
 from workflows.errors import COMPLETED
 from workflows.execution.graph_run import GraphRun

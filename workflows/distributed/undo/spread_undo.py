@@ -18,7 +18,7 @@ import msgspec
 from eventbus import StoreCorrupt
 from eventbus.lowlevel import TreeMember, describe, get_logger
 from workflows.definition.context import StepContext
-from workflows.distributed.undo.undo_plan import UndoPlan, UnknownHere
+from workflows.distributed.undo_plan import UndoPlan, UnknownHere
 from workflows.distributed.worker_runtime import Flow, WorkerRuntime
 from workflows.execution.rollback import Undo
 from workflows.records.ids import is_nested, member_id, parse_member, starter_of

@@ -19,8 +19,8 @@ import msgspec
 
 from eventbus.lowlevel import Failure, Job, Settle, TreePage, cancel, fail
 from workflows.distributed.activation import Activation, LeaseLost
-from workflows.distributed.undo.undo_plan import UndoPlan
 from workflows.distributed.undo.undo_tries import UndoTries
+from workflows.distributed.undo_plan import UndoPlan
 from workflows.distributed.worker_runtime import Flow
 from workflows.errors import COMPLETED
 from workflows.execution.hook_runner import run_failed
