@@ -14,6 +14,8 @@ from workflows.definition.context import StepContext
 from workflows.definition.middleware import AttemptContext
 from workflows.definition.signal import Signal
 from workflows.definition.step import Step, step
+from workflows.definition.task import Task, task
+from workflows.definition.task_context import TaskContext, step_key, task_context
 from workflows.definition.workflow import Workflow
 from workflows.errors import (
     ConflictError,
@@ -35,8 +37,6 @@ from workflows.functions.calls.group import Winner
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable
 from workflows.functions.durable import durable
-from workflows.functions.step_key import TaskContext, step_key, task_context
-from workflows.functions.task import Task, task
 from workflows.machines.context import MachineContext
 from workflows.machines.machine import StateMachine
 from workflows.machines.settled import Settled

@@ -17,10 +17,10 @@ from eventbus.lowlevel import shown
 from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, FlowKind, definition_in, kind_of
 from workflows.definition.plan import listed
 from workflows.definition.step import Step
+from workflows.definition.task import check_tasks
 from workflows.definition.workflow import Workflow
 from workflows.errors import StepNotFound
 from workflows.functions.definition import Durable
-from workflows.functions.task import check_tasks
 from workflows.graphs.definitions import graph_of
 from workflows.graphs.graph import Graph, encode_graph
 from workflows.machines.definition import MachineDefinition

@@ -12,7 +12,7 @@ import msgspec
 
 from eventbus.lowlevel import Failure, Outcome, describe
 from workflows.definition.flow_definition import AnyDefinition
-from workflows.functions.surroundings import Child
+from workflows.execution.surroundings import Child
 from workflows.records.ids import is_nested
 from workflows.records.records import StepRecord, describe_flow, encode_step
 

@@ -22,13 +22,13 @@ from eventbus.lowlevel import (
 from workflows import Durable, FlowContext
 from workflows.execution.environment import InlineTools, in_thread
 from workflows.execution.step_attempt import MemoryHost
+from workflows.execution.surroundings import Children, NoChildren, Surroundings
 from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.definition import DurableCodecs
 from workflows.functions.endings import Ending, Failed
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.history import History
 from workflows.functions.rollbacks import undos_of
-from workflows.functions.surroundings import Children, NoChildren, Surroundings
 from workflows.records.entries import Entry, encode_entry, read_entries
 
 __all__ = ["Died", "RecordedFlow", "Told"]

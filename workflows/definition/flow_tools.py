@@ -6,9 +6,9 @@ Not here: the context (`definition.context`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from workflows.definition.outline import StepOutline
 from workflows.records.records import StepRecord
 
 __all__ = [
+    "CallSync",
     "Done",
     "FlowData",
     "FlowFacts",
@@ -31,6 +32,9 @@ __all__ = [
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+CallSync: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a plain function in a thread, in a copy of the caller's context."""
 
 
 class StepEmission(Emission[R]):

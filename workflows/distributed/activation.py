@@ -18,21 +18,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from eventbus import StoreCorrupt
-from eventbus.lowlevel import Job, JobClient, Passing, Settle, Signal, clock, suspend
+from eventbus.lowlevel import Job, JobClient, Settle, Signal, clock, suspend
+from workflows.execution.surroundings import FlowStops, LeaseLost
 from workflows.records.entries import Entry, encode_entry, read_entries
 
-__all__ = ["Activation", "FlowStops", "LeaseLost", "read_journal"]
+__all__ = ["Activation", "read_journal"]
 
 _PAGE = 500
 _MOST = 1000  # entries of one append
-
-
-class FlowStops(Passing):
-    """The entries are recorded, but the flow is being stopped, so nothing that follows is wanted."""
-
-
-class LeaseLost(Passing):
-    """This worker's lease of the flow ran out, so nothing was recorded."""
 
 
 class Activation:

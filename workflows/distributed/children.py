@@ -26,8 +26,9 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 from eventbus.lowlevel import FINAL_STATES, Member, Outcome, Settle, clock, give_back
-from workflows.distributed.activation import Activation, FlowStops, LeaseLost
+from workflows.distributed.activation import Activation
 from workflows.distributed.worker_runtime import WorkerRuntime
+from workflows.execution.surroundings import FlowStops, LeaseLost
 
 __all__ = ["Children"]
 

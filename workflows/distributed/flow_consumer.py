@@ -41,7 +41,7 @@ from eventbus.lowlevel import (
     retry,
 )
 from workflows.definition.job_tree import last_members, members_of
-from workflows.distributed.activation import Activation, FlowStops, LeaseLost
+from workflows.distributed.activation import Activation
 from workflows.distributed.flow_counter import note_completed, note_stopped
 from workflows.distributed.graph_entries import misfit
 from workflows.distributed.local_graph import LocalGraph
@@ -54,6 +54,7 @@ from workflows.distributed.undo_plan import UnknownHere
 from workflows.distributed.worker_runtime import AWAY_MS, Flow, ServerAway, WorkerRuntime
 from workflows.execution.hook_runner import run_completed
 from workflows.execution.step_runner import WORKFLOW, judge
+from workflows.execution.surroundings import FlowStops, LeaseLost
 from workflows.graphs.graph import encode_graph
 from workflows.records.checkpoints import GRAPH
 from workflows.records.failures import describe_failed_flow

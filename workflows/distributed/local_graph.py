@@ -39,18 +39,18 @@ from eventbus.lowlevel import (
     trace_id_of,
 )
 from workflows.definition.step import Step
-from workflows.distributed.activation import Activation, FlowStops, LeaseLost
+from workflows.distributed.activation import Activation
 from workflows.distributed.apart_steps import ApartSteps
 from workflows.distributed.graph_entries import entry_of, restore_graph
 from workflows.distributed.paused_steps import may_pause
 from workflows.distributed.pauses.local_inbox import LocalInbox
-from workflows.distributed.step_slots import FlowSlots
 from workflows.distributed.undo.doubts import find_doubts
 from workflows.distributed.worker_runtime import Flow, ServerAway
 from workflows.execution.graph_run import GraphRun
 from workflows.execution.hook_runner import run_completed
 from workflows.execution.progress_notes import ProgressNotes
 from workflows.execution.signal_desk import SignalDesk
+from workflows.execution.slots import FlowSlots
 from workflows.execution.step_attempt import StepAttempt, cleared
 from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import (
@@ -63,6 +63,7 @@ from workflows.execution.step_runner import (
     rule_of,
     run_step,
 )
+from workflows.execution.surroundings import FlowStops, LeaseLost
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory
 from workflows.records.ids import split_item

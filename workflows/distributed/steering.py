@@ -20,7 +20,7 @@ from eventbus.lowlevel import Around, Codec, RunFacts, Target, shown
 from workflows.definition.codecs import MAX_VALUE
 from workflows.definition.middleware import AttemptContext, FlowMiddleware
 from workflows.definition.step import Step
-from workflows.functions.task import Task, as_task, known_tasks, named_in
+from workflows.definition.task import Task, as_task, known_tasks, named_in
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.transition import END, Transition
 from workflows.registry import StepRegistry

@@ -10,10 +10,11 @@ from typing import Any
 
 from eventbus.lowlevel import describe, get_logger, log_failure
 from workflows.definition.context import StepContext, codecs_of, log_facts
+from workflows.definition.flow_tools import CallSync
 from workflows.definition.workflow import Workflow
 from workflows.errors import FlowError
 from workflows.execution.attempt import AttemptRun
-from workflows.execution.step_runner import CallSync, call
+from workflows.execution.step_runner import call
 
 __all__ = ["run_completed", "run_failed"]
 

@@ -23,11 +23,12 @@ import msgspec
 from eventbus import Retry
 from eventbus.lowlevel import describe, get_logger, log_failure, note_around
 from workflows.definition.context import StepContext, codecs_of, keeping_lines_in
+from workflows.definition.flow_tools import CallSync
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import Rollback
 from workflows.execution.attempt import AttemptRun, Ended
-from workflows.execution.step_runner import CallSync, call, judge
+from workflows.execution.step_runner import call, judge
 from workflows.records.records import StepRecord
 
 __all__ = ["RollbackResult", "Saga", "Undo", "Undoable", "failures_of", "verdict_on"]

@@ -9,9 +9,9 @@ always has its own flow in its context variables, whoever called it (`Surrounded
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import msgspec
 
@@ -45,7 +45,7 @@ from workflows.definition.context import (
     without_results,
 )
 from workflows.definition.each import EachStep, read_items
-from workflows.definition.flow_tools import RemoteSteps
+from workflows.definition.flow_tools import CallSync, RemoteSteps
 from workflows.definition.middleware import AttemptKind, through
 from workflows.definition.outline import HookName
 from workflows.definition.step import Step
@@ -53,10 +53,7 @@ from workflows.definition.workflow import Workflow
 from workflows.execution.environment import in_thread
 from workflows.records.records import StepRecord
 
-__all__ = ["CallSync", "ask", "call", "decide", "is_wanted", "judge", "rule_of", "run_step"]
-
-CallSync: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a plain function in a thread, in a copy of the caller's context."""
+__all__ = ["ask", "call", "decide", "is_wanted", "judge", "rule_of", "run_step"]
 
 
 class Answering(Protocol):

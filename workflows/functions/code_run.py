@@ -35,12 +35,12 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from eventbus import PayloadError, UsageError
+from workflows.definition.task_context import running_code
 from workflows.errors import HistoryFull, NonDeterminismError
+from workflows.execution.surroundings import Recorder, Surroundings
 from workflows.functions.definition import MAX_HISTORY_BYTES, Durable, DurableCodecs
 from workflows.functions.history import History, Record, family_of
 from workflows.functions.origin import Origin, note_got, set_origin
-from workflows.functions.step_key import running_code
-from workflows.functions.surroundings import Recorder, Surroundings
 from workflows.records.entries import Entry
 from workflows.records.records import revive_error
 

@@ -24,6 +24,7 @@ from workflows.definition.flow_definition import (
     MachineClass,
 )
 from workflows.definition.signal import Signal
+from workflows.definition.task import Task, as_task, check_rule
 from workflows.functions.calls.child_call import FlowCall
 from workflows.functions.calls.emit_call import EmitCall
 from workflows.functions.calls.group import Gather, Race, Winner
@@ -36,7 +37,6 @@ from workflows.functions.definition import CodeContext
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.history import family_of
 from workflows.functions.silent_log import SILENT
-from workflows.functions.task import Task, as_task, check_rule
 from workflows.records.entries import Entry
 
 __all__ = ["FlowContext"]

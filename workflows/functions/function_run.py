@@ -47,8 +47,8 @@ from workflows.records.entries import Entry
 
 if TYPE_CHECKING:
     from eventbus.lowlevel import Outcome
+    from workflows.execution.surroundings import Recorder, Surroundings
     from workflows.functions.definition import DurableCodecs
-    from workflows.functions.surroundings import Recorder, Surroundings
 
 __all__ = ["FunctionRun"]
 

@@ -23,13 +23,13 @@ from eventbus.lowlevel import (
 )
 from workflows.errors import NonDeterminismError
 from workflows.execution.step_attempt import MemoryHost
+from workflows.execution.surroundings import NoChildren, Surroundings
 from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.functions.endings import Mismatch
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.history import History
-from workflows.functions.surroundings import NoChildren, Surroundings
 from workflows.records.entries import Entry, encode_entry, read_entries
 from workflows.records.ids import workflow_of
 

@@ -32,8 +32,8 @@ from eventbus.lowlevel import (
 )
 from workflows.definition.checks.signature import taken_by
 from workflows.definition.codecs import MAX_VALUE
-from workflows.functions.step_key import TaskContext, set_step_key, set_task
-from workflows.functions.task import Task, as_task
+from workflows.definition.task import Task, as_task
+from workflows.definition.task_context import TaskContext, set_step_key, set_task
 
 __all__ = ["function_place", "make_request", "place_of", "run_task_here"]
 

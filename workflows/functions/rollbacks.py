@@ -21,12 +21,12 @@ from eventbus.lowlevel import (
     note_around,
     outside_job,
 )
+from workflows.definition.flow_tools import CallSync
+from workflows.definition.task import Task, find_task
 from workflows.execution.rollback import RollbackResult
 from workflows.execution.spans import traceparent_around
-from workflows.execution.step_runner import CallSync
+from workflows.execution.surroundings import Surroundings
 from workflows.functions.definition import Durable
-from workflows.functions.surroundings import Surroundings
-from workflows.functions.task import Task, find_task
 from workflows.records.entries import Entry
 from workflows.records.ids import is_nested
 from workflows.records.indeterminate import unknown_text

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from workflows.definition.signal import Signal
+from workflows.definition.task import Task
 from workflows.definition.workflow import Workflow
 from workflows.functions.definition import Durable
-from workflows.functions.task import Task
 from workflows.graphs.graph import GraphNode, NodeKind
 from workflows.graphs.lanes import Fork, Row
 

@@ -35,8 +35,8 @@ from workflows.execution.attempt import wait_ended
 from workflows.execution.environment import Environment, InlineTools
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
 from workflows.execution.step_attempt import MemoryHost
+from workflows.execution.surroundings import Child, Children, NoChildren, Surroundings
 from workflows.functions.endings import Completed, Failed
-from workflows.functions.surroundings import Child, Children, NoChildren, Surroundings
 from workflows.inline.inline_children import InlineChildren
 from workflows.inline.inner import InnerFlow, Opening, OpenInner
 from workflows.inline.memory_recorder import MemoryRecorder

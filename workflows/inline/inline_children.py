@@ -15,7 +15,7 @@ from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.workflow import Workflow
 from workflows.execution.attempt import let_go, wait_ended
 from workflows.execution.rollback import Undoable
-from workflows.functions.surroundings import Child
+from workflows.execution.surroundings import Child
 from workflows.inline.inner import InnerFlow
 
 __all__ = ["InlineChildren"]

@@ -16,8 +16,8 @@ from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.execution.environment import Environment
 from workflows.execution.rollback import RollbackResult, Undoable
+from workflows.execution.surroundings import Child
 from workflows.functions.endings import Completed
-from workflows.functions.surroundings import Child
 from workflows.inline.code_flow import CodeFlow
 from workflows.inline.inline_children import InlineChildren
 from workflows.inline.inner import InnerFlow, OpenInner, failed_undos_in

@@ -15,7 +15,7 @@ from eventbus import Emission, EmitKeywords, Event, StoreRefused, UsageError
 from eventbus.lowlevel import Codec, Logger, get_logger, shown
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
-from workflows.functions.surroundings import Surroundings
+from workflows.execution.surroundings import Surroundings
 
 __all__ = ["MAX_DOCUMENT", "MAX_STATE", "MachineContext", "NewChild"]
 

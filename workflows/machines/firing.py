@@ -16,7 +16,7 @@ import msgspec
 from eventbus import UsageError
 from eventbus.lowlevel import contained, shown
 from workflows.execution.attempt import AttemptRun
-from workflows.functions.surroundings import Surroundings
+from workflows.execution.surroundings import Surroundings
 from workflows.machines.choosing import Fire
 from workflows.machines.context import MachineContext, NewChild
 from workflows.machines.definition import MachineDefinition

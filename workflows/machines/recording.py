@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workflows.functions.surroundings import Recorder
+from workflows.execution.surroundings import Recorder
 from workflows.machines.standing import Change, Standing
 from workflows.records.entries import Entry
 

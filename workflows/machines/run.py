@@ -25,8 +25,8 @@ from eventbus.lowlevel import describe, get_logger, log_failure, note_around
 from workflows.definition.codecs import MAX_VALUE
 from workflows.execution.attempt import outlast
 from workflows.execution.step_runner import judge
+from workflows.execution.surroundings import Recorder, Surroundings
 from workflows.functions.endings import Completed
-from workflows.functions.surroundings import Recorder, Surroundings
 from workflows.machines.choosing import Children, Chooser, Fire, Rest
 from workflows.machines.context import MachineContext, key_of
 from workflows.machines.definition import MachineDefinition

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from eventbus import Retry
+from workflows.definition.flow_tools import CallSync
 from workflows.execution.rollback import RollbackResult
 from workflows.execution.spans import traceparent_around
-from workflows.execution.step_runner import CallSync
+from workflows.execution.surroundings import Surroundings
 from workflows.functions.rollbacks import UnknownTask
-from workflows.functions.surroundings import Surroundings
 from workflows.machines.context import MachineContext, key_of
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.snapshot import NOTHING, Obligation, Snapshot, read_doubts, write_obligation

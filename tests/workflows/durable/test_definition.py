@@ -18,8 +18,8 @@ from workflows import (
     durable,
     task,
 )
+from workflows.definition.task import find_task
 from workflows.distributed.functions.parked_flows import ParkedFlows
-from workflows.functions.task import find_task
 from workflows.testing import run_inline
 
 

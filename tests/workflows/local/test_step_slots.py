@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from eventbus.lowlevel import Places
-from workflows.distributed.step_slots import FlowSlots
+from workflows.execution.slots import FlowSlots
 
 pytestmark = pytest.mark.virtual
 

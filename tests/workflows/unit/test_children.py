@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from eventbus.lowlevel import Member, Outcome
-from workflows.distributed.activation import FlowStops
 from workflows.distributed.children import Children
+from workflows.execution.surroundings import FlowStops
 
 
 class _Server:

@@ -17,12 +17,12 @@ from workflows.distributed.functions.flow_around import FlowAround
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.undo_plan import UndoPlan, UnknownHere
 from workflows.distributed.worker_runtime import WorkerRuntime
+from workflows.execution.surroundings import Surroundings
 from workflows.functions.calls.child_call import end_entry
 from workflows.functions.calls.kept import kept_entries
 from workflows.functions.definition import Durable
 from workflows.functions.history import History
 from workflows.functions.rollbacks import UnknownTask, doubts_in, inherited_in, undo_of
-from workflows.functions.surroundings import Surroundings
 from workflows.records.entries import Entry
 from workflows.records.ids import is_nested
 from workflows.records.records import FlowMessage

@@ -34,7 +34,7 @@ from eventbus.lowlevel import (
     log_failure,
     park,
 )
-from workflows.distributed.activation import Activation, FlowStops, LeaseLost
+from workflows.distributed.activation import Activation
 from workflows.distributed.functions.child_undo import note_ends, plan_undo
 from workflows.distributed.functions.doubtful_steps import find_doubtful
 from workflows.distributed.functions.flow_around import FlowAround, codecs_for
@@ -46,6 +46,7 @@ from workflows.distributed.undo_plan import UndoPlan
 from workflows.distributed.worker_runtime import ServerAway, WorkerRuntime
 from workflows.errors import FUNCTION, NonDeterminismError
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
+from workflows.execution.surroundings import FlowStops, LeaseLost
 from workflows.functions.calls.kept import kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable

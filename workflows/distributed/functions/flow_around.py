@@ -20,8 +20,8 @@ from eventbus.lowlevel import (
 from workflows.distributed.functions.task_pools import TaskPools
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.spans import flow_attributes, work_span
+from workflows.execution.surroundings import Children, NoChildren, Surroundings
 from workflows.functions.definition import Durable, DurableCodecs
-from workflows.functions.surroundings import Children, NoChildren, Surroundings
 from workflows.machines.definition import MachineDefinition
 from workflows.records.records import FlowMessage
 

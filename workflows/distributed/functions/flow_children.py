@@ -20,9 +20,9 @@ from workflows.distributed.children import Children
 from workflows.distributed.functions.task_jobs import describe_task
 from workflows.distributed.nested_flows import effective_timeout, flow_root
 from workflows.distributed.worker_runtime import WorkerRuntime
+from workflows.execution.surroundings import Child
 from workflows.functions.endings import Asleep
 from workflows.functions.history import History
-from workflows.functions.surroundings import Child
 from workflows.records.ids import workflow_of
 from workflows.records.records import FlowMessage
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from eventbus import StoreUnavailable
 from eventbus.lowlevel import Signal
-from workflows.distributed.activation import Activation, FlowStops
+from workflows.distributed.activation import Activation
 from workflows.distributed.worker_runtime import WorkerRuntime
+from workflows.execution.surroundings import FlowStops
 from workflows.records.entries import Entry
 
 __all__ = ["FlowRecorder"]

@@ -39,13 +39,13 @@ from eventbus.lowlevel import (
     retry,
 )
 from workflows.definition.checks.signature import taken_by
+from workflows.definition.task import Task, call_task, find_task
 from workflows.distributed.functions.flow_around import FlowAround, codecs_for
 from workflows.distributed.step_consumer import facts_of, read_message
 from workflows.distributed.worker_runtime import AWAY_MS, ServerAway, WorkerRuntime
 from workflows.execution.attempt import StillRuns
 from workflows.execution.step_runner import judge
-from workflows.functions.surroundings import Child, Surroundings
-from workflows.functions.task import Task, call_task, find_task
+from workflows.execution.surroundings import Child, Surroundings
 from workflows.records.ids import flow_queue, parse_member, steps_queue
 from workflows.records.records import FlowMessage, StepRecord, encode_step, hidden_in, is_declared
 

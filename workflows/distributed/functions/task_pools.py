@@ -1,6 +1,6 @@
 """The pools of the tasks of one durable function in one worker: the places to wait for, and the calls there.
 
-Not here: tasks without a named pool, which run in the threads of the worker (`functions.task`).
+Not here: tasks without a named pool, which run in the threads of the worker (`definition.task`).
 
 What must always hold: a worker does not start if a task that it can see in the code names a pool that it does
 not have.
@@ -23,10 +23,10 @@ from eventbus.lowlevel import (
     import_path_of_object,
 )
 from workflows.definition.checks.declared_errors import mark_last
-from workflows.distributed.step_slots import FlowSlots
+from workflows.definition.task import Task
 from workflows.execution.process_steps import check_known
+from workflows.execution.slots import FlowSlots
 from workflows.functions.process_tasks import function_place, make_request, place_of
-from workflows.functions.task import Task
 
 if TYPE_CHECKING:
     from workflows.distributed.worker_runtime import WorkerRuntime
@@ -36,7 +36,7 @@ __all__ = ["TaskPools", "check_tasks"]
 
 
 class TaskPools:
-    """The pools as the tasks of one flow see them; implements `functions.surroundings.Pools`."""
+    """The pools as the tasks of one flow see them; implements `execution.surroundings.Pools`."""
 
     def __init__(
         self, runtime: WorkerRuntime, durable: Durable[Any, Any], flow_id: str, *, max_bytes: int

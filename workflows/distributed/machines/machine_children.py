@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from eventbus import UnknownJob
 from eventbus.lowlevel import FINAL_STATES, Member, Outcome, Settle, give_back
 from workflows.definition.flow_definition import AnyDefinition
-from workflows.distributed.activation import Activation, FlowStops, LeaseLost
+from workflows.distributed.activation import Activation
 from workflows.distributed.functions.flow_children import check_registered
 from workflows.distributed.nested_flows import effective_timeout, flow_root
 from workflows.distributed.worker_runtime import WorkerRuntime
+from workflows.execution.surroundings import FlowStops, LeaseLost
 from workflows.functions.rollbacks import UnknownTask
 from workflows.machines.children import read_end
 from workflows.machines.choosing import Rest

@@ -19,7 +19,7 @@ import msgspec
 
 from eventbus import StoreCorrupt
 from eventbus.lowlevel import Job, Settle, attach_baggage, cancel, complete, fail, get_logger, give_back, park
-from workflows.distributed.activation import Activation, FlowStops, LeaseLost
+from workflows.distributed.activation import Activation
 from workflows.distributed.functions.flow_around import FlowAround
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.machines.machine_children import MachineChildren
@@ -28,6 +28,7 @@ from workflows.distributed.undo.undo_tries import UndoTries
 from workflows.distributed.undo_plan import UndoPlan
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.rollback import RollbackResult, Saga, failures_of, verdict_on
+from workflows.execution.surroundings import FlowStops, LeaseLost
 from workflows.functions.endings import Completed
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.run import Leaving, MachineRun

@@ -21,9 +21,10 @@ from eventbus.lowlevel import Job, Settle, complete, describe, give_back, later
 from workflows.definition.context import StepContext
 from workflows.definition.pause import Pause, late
 from workflows.definition.step import Step
-from workflows.distributed.activation import Activation, FlowStops, LeaseLost
+from workflows.distributed.activation import Activation
 from workflows.distributed.worker_runtime import Flow
 from workflows.execution.step_runner import is_wanted
+from workflows.execution.surroundings import FlowStops, LeaseLost
 from workflows.records.entries import Entry
 from workflows.records.records import StepRecord, encode_step
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eventbus.lowlevel import Job
-from workflows.distributed.activation import LeaseLost
 from workflows.distributed.worker_runtime import WorkerRuntime
+from workflows.execution.surroundings import LeaseLost
 from workflows.records.checkpoints import read_tries, try_name
 
 __all__ = ["UndoTries"]

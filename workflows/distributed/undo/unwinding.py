@@ -18,13 +18,14 @@ from typing import Protocol
 import msgspec
 
 from eventbus.lowlevel import Failure, Job, Settle, TreePage, cancel, fail
-from workflows.distributed.activation import Activation, LeaseLost
+from workflows.distributed.activation import Activation
 from workflows.distributed.undo.undo_tries import UndoTries
 from workflows.distributed.undo_plan import UndoPlan
 from workflows.distributed.worker_runtime import Flow
 from workflows.errors import COMPLETED
 from workflows.execution.hook_runner import run_failed
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
+from workflows.execution.surroundings import LeaseLost
 from workflows.records.checkpoints import FAILED_HOOK, read_undone, undone_name
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory

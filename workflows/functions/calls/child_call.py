@@ -17,11 +17,11 @@ import msgspec
 from eventbus.lowlevel import Codec, Duration, Outcome, hide_in_record, note_around, seconds
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.flow_definition import AnyWorkflow, definition_of
+from workflows.definition.task import Task
+from workflows.execution.surroundings import Child
 from workflows.functions.code_run import CodeRun, Scope, TimedCall
 from workflows.functions.history import Record
 from workflows.functions.origin import Origin, set_origin
-from workflows.functions.surroundings import Child
-from workflows.functions.task import Task
 from workflows.records.entries import Entry
 from workflows.records.ids import is_nested, member_id, nested_flow_id
 from workflows.records.indeterminate import is_unknown

@@ -44,11 +44,11 @@ from eventbus.lowlevel import (
     shown,
     with_places_of,
 )
+from workflows.definition.task import AsyncTask
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.code_run import CodeRun, Scope
 from workflows.functions.history import Record
 from workflows.functions.origin import Origin, set_origin
-from workflows.functions.task import AsyncTask
 
 __all__ = ["EmitCall"]
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from eventbus import DefinitionError
 from eventbus.lowlevel import shown
+from workflows.definition.task import Task, find_task
 from workflows.functions.calls.child_call import JobCall
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.code_run import Call, CodeRun, Mark, Part, Scope
 from workflows.functions.history import Record
 from workflows.functions.origin import note_beside
-from workflows.functions.task import Task, find_task
 
 __all__ = ["MapCall"]
 

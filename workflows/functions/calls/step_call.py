@@ -25,16 +25,16 @@ import msgspec
 
 from eventbus import DefinitionError, Later, Retry
 from eventbus.lowlevel import Codec, describe, get_logger, log_failure, note_around
+from workflows.definition.task import Task, call_task
 from workflows.execution.attempt import AttemptRun, Ended
 from workflows.execution.step_attempt import StepAttempt
 from workflows.execution.step_runner import judge
 from workflows.functions.code_run import CodeRun, Scope, TimedCall
 from workflows.functions.history import Record
-from workflows.functions.task import Task, call_task
 from workflows.records.entries import Entry
 
 if TYPE_CHECKING:
-    from workflows.functions.surroundings import Slots
+    from workflows.execution.surroundings import Slots
 
 __all__ = ["HELD_SECONDS", "StepCall"]
 

@@ -16,9 +16,9 @@ from eventbus import DefinitionError, PayloadError, Retry
 from eventbus.lowlevel import Outcome
 from workflows import FlowCancelled, FlowContext, StepError, WorkflowProvider, durable, step_key, task
 from workflows.client.reports.durable_report import report_durable
+from workflows.execution.surroundings import Child
 from workflows.functions.endings import Asleep, Completed, Mismatch
 from workflows.functions.rollbacks import doubts_in
-from workflows.functions.surroundings import Child
 from workflows.records.entries import Entry
 from workflows.records.records import FlowMessage
 from workflows.records.report import FlowStatus

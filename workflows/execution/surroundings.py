@@ -17,6 +17,7 @@ from eventbus.lowlevel import (
     Attempt,
     Emits,
     Outcome,
+    Passing,
     Signal,
     enter,
     run_blocking,
@@ -24,16 +25,35 @@ from eventbus.lowlevel import (
     trace_facts,
     trace_id_of,
 )
+from workflows.definition.flow_tools import CallSync
 from workflows.definition.middleware import AttemptContext, AttemptKind, FlowMiddleware, through
-from workflows.execution.step_runner import CallSync
-from workflows.functions.step_key import TaskContext, set_step_key, set_task
+from workflows.definition.task_context import TaskContext, set_step_key, set_task
 from workflows.records.entries import Entry
 
 if TYPE_CHECKING:
     from workflows.definition.flow_definition import AnyDefinition
-    from workflows.functions.task import Task
+    from workflows.definition.task import Task
 
-__all__ = ["Child", "Children", "NoChildren", "Pools", "Recorder", "Slots", "Surroundings", "Tools"]
+__all__ = [
+    "Child",
+    "Children",
+    "FlowStops",
+    "LeaseLost",
+    "NoChildren",
+    "Pools",
+    "Recorder",
+    "Slots",
+    "Surroundings",
+    "Tools",
+]
+
+
+class FlowStops(Passing):
+    """The entries are recorded, but the flow is being stopped, so nothing that follows is wanted."""
+
+
+class LeaseLost(Passing):
+    """This worker's lease of the flow ran out, so nothing was recorded."""
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,8 +37,8 @@ from workflows.definition.checks.signature import (
     told,
 )
 from workflows.definition.codecs import MAX_VALUE
-from workflows.execution.step_runner import CallSync
-from workflows.functions.step_key import TaskContext, running_code
+from workflows.definition.flow_tools import CallSync
+from workflows.definition.task_context import TaskContext, running_code
 from workflows.records.ids import check_step_name
 
 __all__ = [
