@@ -295,7 +295,8 @@ def _call_at_exit(close: Callable[[], None]) -> None:
     processes: Any = sys.modules.get("multiprocessing.process")
     if processes is not None and processes.parent_process() is not None:
         # A child process of multiprocessing does not run atexit's functions, but its own finalizers.
-        sys.modules["multiprocessing.util"].Finalize(None, close, exitpriority=0)  # type: ignore[attr-defined]
+        util: Any = sys.modules["multiprocessing.util"]
+        util.Finalize(None, close, exitpriority=0)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

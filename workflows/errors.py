@@ -7,7 +7,8 @@
         │   ├── FlowTimeout         not done within the flow's timeout
         │   └── FlowCancelled       cancelled on request
         ├── RollbackError           one rollback that failed for good
-        ├── NonDeterminismError     a durable function does not do what it did before, or cannot repeat what it does
+        ├── NonDeterminismError     a durable function does not do what it did before, or cannot
+        │                           repeat what it does
         ├── HistoryFull             a flow of a durable function has recorded as much as it may
         ├── ConflictError           two steps of a pipeline that ran side by side wrote the same field
         ├── StepSkipped             a function asked for the result of a skipped step
@@ -233,7 +234,8 @@ class ConflictError(WorkflowError, Unrecoverable):
     def __str__(self) -> str:
         first, second = self.steps
         return (
-            f"steps {first!r} and {second!r} of pipeline {self.workflow!r} ran side by side, and both gave the field {self.key!r}; "
+            f"steps {first!r} and {second!r} of pipeline {self.workflow!r} ran side by side, "
+            f"and both gave the field {self.key!r}; "
             "give it another name in one of them, or let one run after the other"
         )
 

@@ -96,7 +96,8 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals, ManyFlows):
         """
         if self._jobs.has_worker:
             raise UsageError(
-                f"register workflow {shown(getattr(workflow, 'name', workflow))} before the worker of this provider starts"
+                f"register workflow {shown(getattr(workflow, 'name', workflow))} before the worker of this "
+                "provider starts"
             )
         self._registry.register(workflow)
 

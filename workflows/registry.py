@@ -79,7 +79,8 @@ class StepRegistry:
         ]
         if any(kind_of(each) != kind_of(definition) for each in others):
             raise DefinitionError(
-                f"{name!r} is the name of two workflows of different kinds (steps, a durable function, a state machine); rename one of them"
+                f"{name!r} is the name of two workflows of different kinds (steps, a durable function, "
+                "a state machine); rename one of them"
             )
         if isinstance(definition, Durable):
             check_tasks(definition.function, definition.where, definition.errors, definition.retry_on)
@@ -88,8 +89,8 @@ class StepRegistry:
             fresh[name, version] = definition
         elif known is not definition:
             raise DefinitionError(
-                f"another {_KINDS[kind_of(definition)]} {name!r} is registered in version {version!r} already; "
-                "rename one, or give them versions of their own with version=..."
+                f"another {_KINDS[kind_of(definition)]} {name!r} is registered in version {version!r} "
+                "already; rename one, or give them versions of their own with version=..."
             )
 
     def find(self, name: str, version: str) -> AnyDefinition | None:

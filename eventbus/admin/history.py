@@ -85,7 +85,8 @@ class Histories:
         step = _read_step(step, span)
         if not 0 < span <= _LONGEST[step]:
             raise DefinitionError(
-                f"expected last to be above 0 and at most {_LONGEST[step] / 86_400:g} days with a step of {step}, got: {shown(last)}"
+                f"expected last to be above 0 and at most {_LONGEST[step] / 86_400:g} days with a step of "
+                f"{step}, got: {shown(last)}"
             )
         width = _STEPS[step]
         count = max(1, -(-round(span * 1000) // width))

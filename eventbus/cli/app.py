@@ -26,7 +26,8 @@ _COMMANDS = {
     ),
     "groups": OwnCommand(
         "eventbus.cli.commands.groups:groups",
-        "List the groups of events beside `default`, with what waits for them and who serves them; or remove one.",
+        "List the groups of events beside `default`, with what waits for them and who serves them; "
+        "or remove one.",
     ),
     "top": OwnCommand(
         "eventbus.cli.controls.top:top",

@@ -77,7 +77,10 @@ def _look(package: str, owners: set[str]) -> Iterable[Finding]:
     apart = f"keep {who} in an environment of its own: pip uninstall {' '.join(sharing)}, then {_AGAIN}"
     if sharing and (missing or changed):
         count, first = len(missing + changed), (missing + changed)[0]
-        said = f"{count} file{'' if count == 1 else 's'} of package {package} {'is' if count == 1 else 'are'} not ours"
+        said = (
+            f"{count} file{'' if count == 1 else 's'} of package {package} "
+            f"{'is' if count == 1 else 'are'} not ours"
+        )
         yield Finding("packages", "error", f"{said} any more, such as {first}: {who} ships them too", apart)
     elif sharing:
         said = f"{who} ships package {package} too: what is installed or removed next destroys the other"

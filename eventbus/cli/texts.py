@@ -41,7 +41,10 @@ def describe_unknown(what: str, name: str, known: Iterable[str], url: str, *, li
 
     `listing` is the command that lists all; it is named where no name is close.
     """
-    return f"there is no {what} {printable(name)} on the server {redact(url)}; {close_names(name, known, listing=listing)}"
+    return (
+        f"there is no {what} {printable(name)} on the server {redact(url)}; "
+        f"{close_names(name, known, listing=listing)}"
+    )
 
 
 def close_names(name: str, known: Iterable[str], *, listing: str) -> str:

@@ -17,7 +17,8 @@ except ModuleNotFoundError as _error:
     if (_error.name or "").partition(".")[0] not in ("jinja2", "markupsafe", "starlette"):
         raise
     raise ImportError(
-        f"the dashboard needs {_error.name}, which is not installed: pip install 'eventbus-workflows[dashboard]'"
+        f"the dashboard needs {_error.name}, which is not installed: "
+        "pip install 'eventbus-workflows[dashboard]'"
     ) from _error
 
 __all__ = ["Actor", "Dashboard", "FlowSource", "Target"]

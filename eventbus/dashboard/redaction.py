@@ -1,11 +1,12 @@
 """Redaction: which values of payloads, results and errors a caller sees.
 
-    payload.read   redact           values                                   errors
-    yes            patterns         without those that have secret names     without what they quote of these
-    yes            a function       without those that it names, too         on a job's own page as above, else the type alone
-    yes            none             all but those marked as Sensitive        without what they quote of secret names
-    yes            all              names and types                          the type alone
-    no             -                nothing                                  the type alone
+    payload.read  redact      values                                errors
+    yes           patterns    without those that have secret names  without what they quote of these
+    yes           a function  without those that it names, too      on a job's own page as above,
+                                                                    else the type alone
+    yes           none        all but those marked as Sensitive     without what they quote of secret names
+    yes           all         names and types                       the type alone
+    no            -           nothing                               the type alone
 
 What is hidden in an error was found by the worker that recorded it (`model.redaction`), so nothing is
 searched here. What must always hold: whatever leaves by a page or by the API has passed here; only

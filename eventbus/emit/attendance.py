@@ -13,29 +13,32 @@ A mark is an entry that a call of the emitter adds to its own reply stream; the 
 time.
 
 What must always hold:
-- an outcome that an emission of this process may still need has not ended before the floor. So the emitter stands in
-  `emitters` before the records exist that it awaits: each add says its name until the server has confirmed
-  it, and once a second after that. And the floor rises to the time of a mark only when
+- an outcome that an emission of this process may still need has not ended before the floor. So the emitter
+  stands in `emitters` before the records exist that it awaits: each add says its name until the server has
+  confirmed it, and once a second after that. And the floor rises to the time of a mark only when
     - the mark was read from the stream, and so all outcomes of calls before it, which ended before that time;
     - those that the stream only announced were read from their records;
     - jobs were looked up whose end is not told, because too many wait for them;
     - no gap is open: nothing was lost with a stream or a connection that was not looked up since;
-    - each add that was sent before the answer to the mark is answered or given up. Such an add may be repeated. If its job
-      had run and was forgotten meanwhile, the repeat would be a new job, and run again. So adds without a
-      reply count;
-- a floor is held back by nothing for ever: each of these ends by an answer or by a deadline, and the server counts no
-  floor older than 120 s;
-- each attendance has a name of its own, the emitter and a number. A late copy of a call about an older one, such as
-  its end, changes nothing of this one.
+    - each add that was sent before the answer to the mark is answered or given up. Such an add may
+      be repeated. If its job had run and was forgotten meanwhile, the repeat would be a new job,
+      and run again. So adds without a reply count;
+- a floor is held back by nothing for ever: each of these ends by an answer or by a deadline, and
+  the server counts no floor older than 120 s;
+- each attendance has a name of its own, the emitter and a number. A late copy of a call about an
+  older one, such as its end, changes nothing of this one.
 
 Crash windows:
     `emitter-dies-awaiting`   its floor rises no more: 120 s later it holds nothing back
-    `emitter-hangs`           the same: what it awaits may be gone 120 s after the end. Outcomes that the stream carries are
-                              read even then, for its 10 minutes; the others raise UnknownJob
+    `emitter-hangs`           the same: what it awaits may be gone 120 s after the end. Outcomes that
+                              the stream carries are read even then, for its 10 minutes; the others
+                              raise UnknownJob
     `emitter-quiet-too-soon`  its next add says a new name before its records exist
-    `early-dropped`           an outcome that overtook the answer to its add, and did not fit in what is held back, is looked
-                              up when the answer comes, and the floor waits for that look (`wait_list`)
-    `forgotten-by-failover`   a server that lost the entry hears the name again with the next add or call, within a second
+    `early-dropped`           an outcome that overtook the answer to its add, and did not fit in what
+                              is held back, is looked up when the answer comes, and the floor waits
+                              for that look (`wait_list`)
+    `forgotten-by-failover`   a server that lost the entry hears the name again with the next add or
+                              call, within a second
 
 Rejected: the id of the last entry as the time, because it comes from another clock than the ends of jobs; a
 mark in each entry of outcomes, which each settle would pay for; a floor that rises with each emission, which

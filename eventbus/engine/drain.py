@@ -12,8 +12,9 @@ handler that awaits the job of a stuck handler is stuck too.
 Not here: how a handler is cancelled, and how its job settles (`Executor`).
 
 What must always hold:
-- a handler that may still finish has the whole grace. So no handler counts as stuck while the server does not say in
-  time who serves a queue or where a job is. A job that runs under another draining worker is waited for;
+- a handler that may still finish has the whole grace. So no handler counts as stuck while the
+  server does not say in time who serves a queue or where a job is. A job that runs under another
+  draining worker is waited for;
 - the server is not asked while no handler awaits a job;
 - the log names the jobs that are given back, and the jobs for which the stop waits.
 

@@ -50,12 +50,14 @@ def check_batch_types(first: Any, returned: Any, *, payload: Any, result: Any, w
     name = _name_of(payload)
     if not _is_open(first) and not is_list_of(first, payload):
         raise DefinitionError(
-            f"the payload parameter of {where} is {shown(first)}, but with batch it gets a list of payloads: list[{name}]"
+            f"the payload parameter of {where} is {shown(first)}, but with batch it gets a list of payloads: "
+            f"list[{name}]"
         )
     if not _is_open(returned) and not _fits(returned, result):
         name = _name_of(result)
         raise DefinitionError(
-            f"the return type of {where} is {shown(returned)}, but with batch it returns a result or an exception for each "
+            f"the return type of {where} is {shown(returned)}, "
+            "but with batch it returns a result or an exception for each "
             f"payload: list[{name} | Exception]" + (", or None" if result is None else "")
         )
 
@@ -89,7 +91,7 @@ def _is_outcome(annotated: Any, result: Any) -> bool:
     members = [
         each for each in (typing.get_args(annotated) if is_union else (annotated,)) if not _is_error(each)
     ]
-    return not members or types_agree(result, typing.Union[tuple(members)])  # noqa: UP007  (of a list of types)
+    return not members or types_agree(result, typing.Union[tuple(members)])  # noqa: UP007  (of a list)
 
 
 def _is_error(annotated: Any) -> bool:

@@ -150,8 +150,8 @@ class Handlers:
         name = event if isinstance(event, str) else event.name
         if self._is_included:
             raise DefinitionError(
-                f"a provider has included this collection already, without handler {shown(function)} of event "
-                f"{name!r}; import the module that adds it before provider.include(...)"
+                f"a provider has included this collection already, without handler {shown(function)} of "
+                f"event {name!r}; import the module that adds it before provider.include(...)"
             )
         known = self._handlers.get((name, options["group"]))
         if known is not None:

@@ -174,8 +174,8 @@ def _check_batch(batch: Any, pool: str | None, where: str) -> None:
         )
     if pool not in (None, "thread"):
         raise DefinitionError(
-            f"{where} takes batches, which run in the event loop or in the worker's own threads, not in pool={pool!r}; "
-            "leave out batch or pool"
+            f"{where} takes batches, which run in the event loop or in the worker's own threads, "
+            f"not in pool={pool!r}; leave out batch or pool"
         )
 
 

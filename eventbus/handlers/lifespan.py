@@ -84,8 +84,8 @@ class Shared:
         made = contained(make, self._provider) if needs else contained(make)
         if not isinstance(made, AbstractAsyncContextManager):
             raise DefinitionError(
-                f"expected lifespan {_name_of(lifespan)} to make an async context manager, got: {shown(made)}; "
-                "write it as an async function that yields once"
+                f"expected lifespan {_name_of(lifespan)} to make an async context manager, "
+                f"got: {shown(made)}; write it as an async function that yields once"
             )
         return cast("AbstractAsyncContextManager[Any]", made)
 

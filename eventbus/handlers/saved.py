@@ -31,7 +31,8 @@ def saved_text(value: Any, *, owner: str, max_bytes: int) -> str:
         codec = Codec(kind, role="saved value", owner=owner, max_bytes=max_bytes)
     except DefinitionError as error:
         raise PayloadError(
-            f'saved value of "{owner}": expected a JSON value, or one of a type that msgspec or pydantic converts, '
+            f'saved value of "{owner}": expected a JSON value, '
+            "or one of a type that msgspec or pydantic converts, "
             f"got: {type(value).__name__}",
             event=owner,
             role="saved value",

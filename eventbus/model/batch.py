@@ -41,8 +41,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.seconds > _LONGEST:
             raise DefinitionError(
-                f"expected wait of a Batch to be {_LONGEST:g} s at most, because the jobs are leased meanwhile, "
-                f"got: {shown(self.wait)}"
+                f"expected wait of a Batch to be {_LONGEST:g} s at most, "
+                f"because the jobs are leased meanwhile, got: {shown(self.wait)}"
             )
 
     @property

@@ -39,7 +39,10 @@ def to_unix_ms(when: datetime) -> int:
     Raises DefinitionError for a datetime without a timezone, because its meaning would depend on
     the machine that reads it.
     """
-    if not isinstance(when, datetime) or when.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if (
+        not isinstance(when, datetime)  # pyright: ignore[reportUnnecessaryIsInstance]
+        or when.utcoffset() is None
+    ):
         raise DefinitionError(
             f"expected a datetime with a timezone, got: {shown(when)}; add one, such as tzinfo=datetime.UTC"
         )

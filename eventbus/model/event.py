@@ -217,11 +217,13 @@ class Event(Generic[P, R]):
           and is raised as itself where the emission is awaited.
         - `retry_on`: the classes among `errors` that are retried by the rule, as undeclared errors are.
         - `retry`: the rule for failed jobs, over that of the provider.
-        - `limit`: how many of its jobs may run at once in the whole fleet, and how many may start within a time.
-          Workers declare it; those of the newest release win.
-        - `require_worker=True` refuses an emission, with NoWorker, while no worker serves the event or one of its groups.
-        - `keep_completed`, `keep_failed`: how long its finished jobs are kept, over the settings of the provider: a Keep,
-          a count or an age. 0 keeps a completed job only until its emitters have its outcome.
+        - `limit`: how many of its jobs may run at once in the whole fleet, and how many may start
+          within a time. Workers declare it; those of the newest release win.
+        - `require_worker=True` refuses an emission, with NoWorker, while no worker serves the event
+          or one of its groups.
+        - `keep_completed`, `keep_failed`: how long its finished jobs are kept, over the settings of
+          the provider: a Keep, a count or an age. 0 keeps a completed job only until its emitters
+          have its outcome.
         - `reply=False` makes emissions fire-and-forget.
         - `default=False` makes no job for the default group, only for the other groups that exist.
 
@@ -315,7 +317,7 @@ def _check_declared(
     for kind in retry_on:
         if not issubclass(kind, errors):
             raise DefinitionError(
-                f"retry_on of event {name!r} has {kind.__qualname__}, which is not among its errors; add it there, "
-                "or leave it out: what is not declared is retried anyway"
+                f"retry_on of event {name!r} has {kind.__qualname__}, which is not among its errors; "
+                "add it there, or leave it out: what is not declared is retried anyway"
             )
     return retry_on

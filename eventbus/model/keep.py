@@ -58,7 +58,8 @@ def read_keep(name: str, value: object) -> Keep:
     if isinstance(value, (str, timedelta)):
         return Keep(age=value)
     raise DefinitionError(
-        f'expected {name} to be a Keep, a count, an age such as "7 days", or (count, age), got: {shown(value)}'
+        f'expected {name} to be a Keep, a count, an age such as "7 days", or (count, age), '
+        f"got: {shown(value)}"
     )
 
 

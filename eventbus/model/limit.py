@@ -116,15 +116,15 @@ def _check_each(limit: Limit) -> None:
     """
     if limit.each and limit.at_once and limit.each > limit.at_once:
         raise DefinitionError(
-            f"each={limit.each} can never be reached, because at_once={limit.at_once} bounds all keys together; "
-            "lower each, or leave it out"
+            f"each={limit.each} can never be reached, because at_once={limit.at_once} bounds all keys "
+            "together; lower each, or leave it out"
         )
     for rate in read_rates(limit.rate, "rate"):
         for own in read_rates(limit.each_rate, "each_rate"):
             if own.starts > rate.starts * math.ceil(own.window_ms / rate.window_ms):
                 raise DefinitionError(
-                    f"each_rate {show_rate(own)} can never be reached, because the rate {show_rate(rate)} bounds all keys "
-                    "together; lower it, or leave it out"
+                    f"each_rate {show_rate(own)} can never be reached, "
+                    f"because the rate {show_rate(rate)} bounds all keys together; lower it, or leave it out"
                 )
 
 

@@ -35,7 +35,8 @@ def check_append(entries: Sequence[str], live: Mapping[str, str], taken: Sequenc
     size = sum(check_text(text, _ENTRY, most=most) for text in (*entries, *live.values()))
     if size > max(most, _MOST_BYTES):
         raise UsageError(
-            f"{size} bytes in one append; at most {max(most, _MOST_BYTES)} are possible, so use several appends"
+            f"{size} bytes in one append; at most {max(most, _MOST_BYTES)} are possible, "
+            "so use several appends"
         )
     for text in (*live, *taken):
         check_text(text, "the name of a live text or the id of a signal", most=_LONGEST_NAME)

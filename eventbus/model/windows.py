@@ -42,13 +42,15 @@ def read_windows(name: str, value: object) -> Windows | None:
     texts = value.split(",") if isinstance(value, str) else cast("Any", value)
     if not isinstance(texts, (list, tuple)) or len(cast("list[Any]", texts)) != 2:
         raise DefinitionError(
-            f'expected {name} to be how long it is kept by minute and by hour, such as "48h,90d", or "none", got: {shown(value)}'
+            f'expected {name} to be how long it is kept by minute and by hour, such as "48h,90d", or "none", '
+            f"got: {shown(value)}"
         )
     minutes, hours = (seconds(each, setting=name) for each in cast("list[Any]", texts))
     if not _SHORTEST <= minutes <= LONGEST_MINUTES:
         raise DefinitionError(f"expected {name} to keep minutes for 1 hour to 7 days, got: {shown(value)}")
     if not minutes <= hours <= LONGEST_HOURS:
         raise DefinitionError(
-            f"expected {name} to keep hours at least as long as minutes and at most 366 days, got: {shown(value)}"
+            f"expected {name} to keep hours at least as long as minutes and at most 366 days, "
+            f"got: {shown(value)}"
         )
     return Windows(minutes, hours)

@@ -73,8 +73,8 @@ class LoopOwnership:
         """Return the error for a call that needs a started provider. `verb` names the caller's action."""
         if self.is_forked:
             return UsageError(
-                f"cannot {verb}: this process was forked from the one that started the provider; start it here "
-                "too (`async with provider:`), or use provider.sync"
+                f"cannot {verb}: this process was forked from the one that started the provider; "
+                "start it here too (`async with provider:`), or use provider.sync"
             )
         return ProviderStopped(f"cannot {verb}: the provider is not started; use `async with provider:`")
 
@@ -88,8 +88,8 @@ class LoopOwnership:
     def _elsewhere(self) -> str:
         if self.thread_loop is not None:
             return (
-                "provider.sync runs the provider in a thread of its own; call provider.sync.close() before it "
-                "is started or stopped in an event loop"
+                "provider.sync runs the provider in a thread of its own; "
+                "call provider.sync.close() before it is started or stopped in an event loop"
             )
         return "the provider runs in another event loop; stop it there first"
 

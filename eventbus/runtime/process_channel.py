@@ -11,7 +11,8 @@ What must always hold:
 - an answer is accepted only for the request whose number it has, and only while that request is under way;
 - a note may be late, because a thread that a handler left behind may log after its job has ended. Its number
   is that of the current request or of an earlier one;
-- the same holds for progress and calls, but only those of the request under way count: those of an ended job are dropped;
+- the same holds for progress and calls, but only those of the request under way count: those of an
+  ended job are dropped;
 - a reply and the word that the process should end are sent only while their request is under way;
 - any other frame means that other code writes into the channel: a handler may run any code, and the channel
   is a descriptor of its process. Nothing after such a frame is trusted. The channel is broken for good, and

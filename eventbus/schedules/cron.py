@@ -4,18 +4,20 @@ Five fields, six with seconds in front, or a name such as `@daily`. `cronsim` re
 in wall time without a zone; this module adds the zone. It follows Debian's rules for the days on which the
 clock is changed:
 
-- an expression with fixed times (neither minute nor hour begins with `*`): a time that the clock skips has its slot at
-  the first minute behind the gap; of a time that comes twice only the first is a slot;
+- an expression with fixed times (neither minute nor hour begins with `*`): a time that the clock skips
+  has its slot at the first minute behind the gap; of a time that comes twice only the first is a slot;
 - any other expression goes by real time: each minute whose wall time fits is a slot, also the second time.
 
 With seconds, the five other fields choose minutes by these rules, and each second that fits is a slot in
 them.
 
 What must always hold:
-- the next slot depends on the point in time alone, not on where a search began: it is the same in every worker;
-- slots rise, whatever the clock does: they are compared in Unix ms, because `fold` does not count in comparisons;
-- no search is without an end. `cronsim` with a zone of its own may step over a gap of 30 minutes for ever (Lord Howe),
-  and it knows Debian's rules for five fields only; so it never gets a zone here.
+- the next slot depends on the point in time alone, not on where a search began: it is the same in
+  every worker;
+- slots rise, whatever the clock does: they are compared in Unix ms, because `fold` does not count
+  in comparisons;
+- no search is without an end. `cronsim` with a zone of its own may step over a gap of 30 minutes for
+  ever (Lord Howe), and it knows Debian's rules for five fields only; so it never gets a zone here.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ class Cron:
             raise _misread(text, str(error).removeprefix("Bad ")) from None
         if first is None:
             raise DefinitionError(
-                f"expected cron to be an expression that fires, got one without a time in 50 years: {shown(text)}"
+                "expected cron to be an expression that fires, got one without a time in 50 years: "
+                f"{shown(text)}"
             )
 
     @property
@@ -170,8 +173,8 @@ def _read_seconds(text: str, field: str) -> list[int]:
 
 def _unreadable(text: object, reason: str) -> DefinitionError:
     return DefinitionError(
-        "expected cron to have 5 fields (minute hour day-of-month month day-of-week), 6 with seconds in front, or a "
-        f"name such as @daily, got: {shown(text)} ({reason})"
+        "expected cron to have 5 fields (minute hour day-of-month month day-of-week), "
+        f"6 with seconds in front, or a name such as @daily, got: {shown(text)} ({reason})"
     )
 
 

@@ -107,7 +107,11 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
             if value not in get_args(kinds):
                 expected = ", ".join(map(repr, get_args(kinds)))
                 raise DefinitionError(f"expected {field} to be one of {expected}, got: {shown(value)}")
-        if not isinstance(self.limit, int) or isinstance(self.limit, bool) or self.limit < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if (
+            not isinstance(self.limit, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+            or isinstance(self.limit, bool)
+            or self.limit < 0
+        ):
             raise DefinitionError(f"expected limit to be a whole number from 1, got: {shown(self.limit)}")
 
     def encode(self) -> str:
@@ -158,8 +162,8 @@ def check_id(given: object) -> str:
     if isinstance(given, str) and len(given) <= _ID_LENGTH and _ID.fullmatch(given):
         return given
     raise DefinitionError(
-        f"expected id to be 1 to {_ID_LENGTH} letters, digits, '_', '.', ':' and '-', beginning with a letter or digit, "
-        f"got: {shown(given)}"
+        f"expected id to be 1 to {_ID_LENGTH} letters, digits, '_', '.', ':' and '-', "
+        f"beginning with a letter or digit, got: {shown(given)}"
     )
 
 

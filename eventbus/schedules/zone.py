@@ -24,7 +24,8 @@ def find_zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError, AttributeError):
         raise DefinitionError(
-            f'expected tz to be the IANA name of a time zone, such as "Europe/Berlin" or "UTC", got: {shown(name)}'
+            'expected tz to be the IANA name of a time zone, such as "Europe/Berlin" or "UTC", '
+            f"got: {shown(name)}"
         ) from None
 
 

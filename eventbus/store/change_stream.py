@@ -4,12 +4,12 @@ Reading goes on from a remembered number, over a connection of its own, because 
 other calls.
 
 What must always hold:
-- the numbers of changes rise by one. An entry that begins later than expected means that changes went before this
-  watcher read them; so does the mark of a scope that nobody watched for a while (`opened`). Both become
-  `missed`;
+- the numbers of changes rise by one. An entry that begins later than expected means that changes
+  went before this watcher read them; so does the mark of a scope that nobody watched for a while
+  (`opened`). Both become `missed`;
 - a change is returned once: the position moves with what is returned, and what stands before it is left out;
-- after a lost connection the watch is renewed before anything is read, and the last entry that was read must still stand
-  there as it was. If it does not, a failover has forgotten it, and perhaps what came before it.
+- after a lost connection the watch is renewed before anything is read, and the last entry that was read must
+  still stand there as it was. If it does not, a failover has forgotten it, and perhaps what came before it.
 
 Crash windows:
     lost-while-reading   a read takes nothing away: it is made again from the same number

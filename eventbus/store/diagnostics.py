@@ -199,7 +199,10 @@ class Checkup:
         missing = [command for command in refused if command not in _OPTIONAL]
         user, where = await self._user(), f"on keys of {self._keys.root}"
         if missing and VIEWING.isdisjoint(missing) and set(missing) >= set(TRIED) - VIEWING and not serves:
-            said = f"{user} may only look: it may neither emit nor work, nor change anything, because it may not use"
+            said = (
+                f"{user} may only look: it may neither emit nor work, nor change anything, "
+                "because it may not use"
+            )
             remedy = "for more than looking give it the rights that docs/operations.md lists"
             return Finding("rights", "warning", f"{said} {', '.join(missing)} {where}", remedy)
         if missing:

@@ -53,7 +53,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "due": (
         "zset",
-        "`q:queue` -> when its first delayed job is due, or before; `hand:worker/job` -> when the worker must have read of it; `wake:job` -> when its wait ends; `turn:queue`, `lane:key/queue` -> when a rate lets jobs start again; `schedules:` -> the first of the schedules; `kind:tree` -> timeouts, chores; ms",
+        (
+            "`q:queue` -> when its first delayed job is due, or before; `hand:worker/job` -> when the worker "
+            "must have read of it; `wake:job` -> when its wait ends; `turn:queue`, `lane:key/queue` -> when "
+            "a rate lets jobs start again; `schedules:` -> the first of the schedules; `kind:tree` -> "
+            "timeouts, chores; ms"
+        ),
         "add, graph, checkpoint, turn, signal, rescue, cancel, sweep, fire, schedule",
         "never",
     ),
@@ -75,13 +80,19 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "clock": (
         "hash",
-        "heard: last call of any worker, ms; grace: no rescue before, ms, and the lease that it is for; `declared:owner`: the highest version of a program that declares schedules",
+        (
+            "heard: last call of any worker, ms; grace: no rescue before, ms, and the lease that it is for; "
+            "`declared:owner`: the highest version of a program that declares schedules"
+        ),
         "renew, rescue, schedule",
         "never",
     ),
     "watched": (
         "hash",
-        "scope (a queue without its group, or `*`) -> until when its changes are watched, ms; `#`: the number of the last change (`changes.lua`)",
+        (
+            "scope (a queue without its group, or `*`) -> until when its changes are watched, ms; "
+            "`#`: the number of the last change (`changes.lua`)"
+        ),
         "watch; each that tells a change",
         "30 s after its last watcher",
     ),
@@ -99,7 +110,10 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "emitters": (
         "zset",
-        "emitter that awaits outcomes, and the number of its attendance -> the time up to which it has got all of them",
+        (
+            "emitter that awaits outcomes, and the number of its attendance -> the time up to which it has "
+            "got all of them"
+        ),
         "add, graph, look, attend",
         "with its last emitter",
     ),
@@ -125,13 +139,20 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "worker": (
         "hash",
-        "when one worker was last heard, and its event loop's lag, ms; what it says of itself: name, host, pid, version, started, announced, queues, versions, concurrency",
+        (
+            "when one worker was last heard, and its event loop's lag, ms; what it says of itself: name, "
+            "host, pid, version, started, announced, queues, versions, concurrency"
+        ),
         "renew, announce",
         "10 min after it",
     ),
     "held": (
         "hash",
-        "job -> its hold by one worker: when it was claimed, mark, place in that call, token; `#`: registration; `#lane`: its last call; `#:blame`: how many jobs its end is blamed on, while it is rescued",
+        (
+            "job -> its hold by one worker: when it was claimed, mark, place in that call, token; `#`: "
+            "registration; `#lane`: its last call; `#:blame`: how many jobs its end is blamed on, while it "
+            "is rescued"
+        ),
         "turn, add, settle_one, renew, checkpoint, cancel, rescue, deregister",
         "10 min after its worker",
     ),
@@ -235,13 +256,19 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "groups": ("set", "groups of the queue", "announce, group", "never"),
     "limits": (
         "hash",
-        "what is ordered for the queue (`orders.lua`): paused since, ms; by whom, why; ordered and declared limit; declared retention; home of a shelf",
+        (
+            "what is ordered for the queue (`orders.lua`): paused since, ms; by whom, why; "
+            "ordered and declared limit; declared retention; home of a shelf"
+        ),
         "pause, limit, announce, ungroup",
         "when it is removed",
     ),
     "slots": (
         "hash",
-        "`=`: the limit of the queue; ``: how many of its jobs run, and its starts by time (`slots.lua`); `:key`: the same of one limit key; `#`: entries of lanes",
+        (
+            "`=`: the limit of the queue; ``: how many of its jobs run, "
+            "and its starts by time (`slots.lua`); `:key`: the same of one limit key; `#`: entries of lanes"
+        ),
         "turn, renew, rescue, checkpoint, leave, limit, announce, add",
         "when it is removed",
     ),
@@ -265,7 +292,10 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "minutes": (
         "hash",
-        "of queue and hour: minute -> how many jobs ended how, waits and gauges; minute + 60 -> runs (`cells.lua`)",
+        (
+            "of queue and hour: minute -> how many jobs ended how, waits and gauges; "
+            "minute + 60 -> runs (`cells.lua`)"
+        ),
         "tally, rescue, cancel, turn",
         "by the setting `history`, 48 h",
     ),
@@ -329,7 +359,10 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "live": ("hash", "name -> text that the job replaces whole", "turn", "with the record"),
     "inbox": (
         "hash",
-        "signal that the job has not taken -> order, name, payload; `#`: how many ever came; `#b`: bytes of those there",
+        (
+            "signal that the job has not taken -> order, name, payload; `#`: how many ever came; "
+            "`#b`: bytes of those there"
+        ),
         "signal, turn",
         "with the record",
     ),
@@ -338,7 +371,11 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "rawmore": ("any", "what stood beside a damaged record", "turn, rescue", "7 days"),
     "key": (
         "hash",
-        "pointer: job, print of the payload, state and small outcome; until: end of a throttle's window, ms; next, nextprint: the job that comes after it; seen: the last emission of each emitter that merged or superseded",
+        (
+            "pointer: job, print of the payload, state and small outcome; until: end of a throttle's window, "
+            "ms; next, nextprint: the job that comes after it; seen: the last emission of each emitter that "
+            "merged or superseded"
+        ),
         "add, turn",
         "key_ttl after the end, not before `until`",
     ),

@@ -50,7 +50,10 @@ _LATER = 64
 
 #: the fields of the record -> what each has
 CORE: dict[str, str] = {
-    "state": "`waiting` also while a worker holds it (`holds.lua`); `waiting-children`, `delayed`, `parked`, or how it ended",
+    "state": (
+        "`waiting` also while a worker holds it (`holds.lua`); "
+        "`waiting-children`, `delayed`, `parked`, or how it ended"
+    ),
     "flags": "the second byte",
     "created": "when it was added, ms",
     "attempts": "attempts that ended; 255: the field beside it has their number",
@@ -116,7 +119,10 @@ MORE: dict[str, tuple[str, str]] = {
         "blame checkpoint settle_rows",
     ),
     "first": (
-        "of a job that was tried, rescued, given back or put off: when it was claimed first, ms; absent in records of older releases",
+        (
+            "of a job that was tried, rescued, given back or put off: when it was claimed first, ms; "
+            "absent in records of older releases"
+        ),
         "blame checkpoint retry settle_rows",
     ),
     "inbox": ("1: it was sent signals", "retry signal"),

@@ -7,8 +7,8 @@ the one that made it.
 What must always hold:
 - no outcome depends on the stream alone. When a connection is lost, `read` raises; the caller then
   calls `attend`, which creates a missing stream again, and looks up the jobs that it still waits for;
-- a mark that `read` returns stands behind no outcome that was lost. So a read that meets an entry which cannot be
-  decoded returns none, and `on_gone` is called before a stream is made anew;
+- a mark that `read` returns stands behind no outcome that was lost. So a read that meets an entry
+  which cannot be decoded returns none, and `on_gone` is called before a stream is made anew;
 - a full server refuses none of these calls, because each worker has an emitter, and only workers
   empty a full server.
 """

@@ -117,8 +117,8 @@ class Store:
             shared._saving if shared else watch_saving(connector.address)  # noqa: SLF001
         )
         options: dict[str, Any] = {
-            "prelude": prelude, "functions": self._functions, "availability": self.availability, "known": self._known,
-            "saving": self._saving,
+            "prelude": prelude, "functions": self._functions, "availability": self.availability,
+            "known": self._known, "saving": self._saving,
         }  # fmt: skip
         self._caller = RetryingCaller(self._channel, keys=self.keys, **options)
         self._replicated: ReplicatedChannel | None = None
@@ -186,7 +186,8 @@ class Store:
             warn_without_replica(facts, self.address)
         if not reads_only and await self._caller.open_shard(deadline=deadline):
             _log.warning(
-                "the server has keys of the first edition of the store under this prefix, which this version does not read",
+                "the server has keys of the first edition of the store under this prefix, "
+                "which this version does not read",
                 keys=f"{self.keys.first_edition}:*",
                 remedy="let workers of the older version finish its jobs, then delete these keys",
             )

@@ -39,8 +39,9 @@ ChangeKind: TypeAlias = Literal[
 """
 
 CHANGE_KINDS: tuple[ChangeKind, ...] = (
-    "added", "delayed", "promoted", "released", "claimed", "progress", "retried", "suspended", "returned", "parked",
-    "stalled", "completed", "failed", "cancelled", "removed", "drained", "paused", "resumed", "missed",
+    "added", "delayed", "promoted", "released", "claimed", "progress", "retried", "suspended", "returned",
+    "parked", "stalled", "completed", "failed", "cancelled", "removed", "drained", "paused", "resumed",
+    "missed",
 )  # fmt: skip
 
 

@@ -135,7 +135,8 @@ class Follower:
             parts.append(f"{line.attempts} failed attempt{'s' if line.attempts > 1 else ''}")
         if line.waits_for:
             parts.append(
-                f"for {line.by} {line.waits_for}: eventbus flows {line.by} {line.flow_id} {line.waits_for} JSON"
+                f"for {line.by} {line.waits_for}: "
+                f"eventbus flows {line.by} {line.flow_id} {line.waits_for} JSON"
             )
         if line.error:
             parts.append(line.error)

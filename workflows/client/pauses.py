@@ -114,7 +114,8 @@ class FlowPauses:
         name = known if isinstance(known, str) else known.name
         if isinstance(known, Durable) or self._registry.durable(name) is not None:
             raise DefinitionError(
-                f"durable function {name!r} has tasks and no steps; pause the function, or the events that its tasks emit"
+                f"durable function {name!r} has tasks and no steps; "
+                "pause the function, or the events that its tasks emit"
             )
         if isinstance(known, MachineDefinition) or self._registry.machine(name) is not None:
             raise DefinitionError(f"state machine {name!r} has transitions and no steps; pause the machine")
@@ -129,6 +130,6 @@ class FlowPauses:
 def _check_has_queue(step: Step[Any, Any]) -> None:
     if not step.has_queue:
         raise DefinitionError(
-            f"{step.where} was defined without a limit, so its attempts are not counted in the server; define it with "
-            "limit=Limit(...), which can be changed from then on"
+            f"{step.where} was defined without a limit, so its attempts are not counted in the server; "
+            "define it with limit=Limit(...), which can be changed from then on"
         )

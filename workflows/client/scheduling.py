@@ -29,7 +29,9 @@ I = TypeVar("I")  # noqa: E741  (input)
 class FlowSchedules:
     """Makes schedules that start flows.
 
-        flows.schedules.cron("0 3 * * *", report, id="nightly", tz="Europe/Berlin", input=Report("all"))   # declared
+        flows.schedules.cron(  # declared
+            "0 3 * * *", report, id="nightly", tz="Europe/Berlin", input=Report("all")
+        )
         await flows.schedules.add(report, id="nightly:acme", cron="0 3 * * *", input=Report("acme"))
 
     The workflow is registered before. The options, and when a declared one is made, are those of

@@ -128,8 +128,8 @@ class EachStep(Step[I, R]):
         for index, given in ((1, self.item), (2, self.item_result)):
             if not accepts(wanted := taken_by(function, index), given):
                 raise DefinitionError(
-                    f"{where} takes {told(wanted)}, but the {'item' if index == 1 else 'result'} is {told(given)}; "
-                    f"annotate its parameter number {index + 1} as {told(given)}"
+                    f"{where} takes {told(wanted)}, but the {'item' if index == 1 else 'result'} is "
+                    f"{told(given)}; annotate its parameter number {index + 1} as {told(given)}"
                 )
 
 
@@ -237,13 +237,14 @@ def _add(
         over = graph.find(over).name
     elif not isinstance(over, str) and not callable(over):
         raise DefinitionError(
-            f"expected `over` of an each step of workflow {graph.name!r} to be a step, its name or a function, "
-            f"got: {shown(over)}"
+            f"expected `over` of an each step of workflow {graph.name!r} to be a step, "
+            f"its name or a function, got: {shown(over)}"
         )
     made = EachStep[Any, Any](function, over=over, owner=graph.name, **options)
     if isinstance(over, str) and over not in graph.steps:
         raise DefinitionError(
-            f"{made.where} runs over step {over!r}, which workflow {graph.name!r} does not have yet; define it before"
+            f"{made.where} runs over step {over!r}, which workflow {graph.name!r} does not have yet; "
+            "define it before"
         )
     needs = graph.resolve(after, made.where)
     if isinstance(over, str):
@@ -287,7 +288,8 @@ def read_items(step: EachStep[Any, Any], value: Any, ctx: StepContext[Any]) -> b
     items = cast("Sequence[Any]", value)
     if len(items) > MOST_ITEMS:
         raise PayloadError(
-            f"expected {where} to give at most {MOST_ITEMS} items, got: {len(items)}; put several into one item"
+            f"expected {where} to give at most {MOST_ITEMS} items, got: {len(items)}; "
+            "put several into one item"
         )
     codec = codecs_of(ctx).item(step.name)
     found: list[bytes] = []

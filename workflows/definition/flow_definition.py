@@ -68,7 +68,8 @@ def kind_of(definition: AnyDefinition) -> FlowKind:
 
 def most_of_input(definition: AnyDefinition, max_bytes: int) -> int:
     """Return the bytes that the JSON of an input may have where `max_bytes` is the limit of all values."""
-    return min(max_bytes, definition._max_input or max_bytes)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    own = definition._max_input  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return min(max_bytes, own or max_bytes)
 
 
 def definition_in(given: object) -> AnyDefinition | None:

@@ -24,8 +24,8 @@ class AttemptContext:
     """The facts about one attempt, which a middleware of flows gets. Do not change them.
 
     `kind` says what runs. `workflow`, `step` and `flow_id` name it; `step` is empty in a hook. `run` and
-    `attempt` count from
-    1. `job_id`, `meta`, `correlation_id` and `log` are as in the contexts of handlers, so that one function can serve both.
+    `attempt` count from 1. `job_id`, `meta`, `correlation_id` and `log` are as in the contexts of
+    handlers, so that one function can serve both.
     """
 
     __slots__ = (
@@ -105,8 +105,9 @@ async def through(
     async def innermost(given: Any, /) -> Any:
         if given is not value:
             raise UsageError(
-                f"a middleware passed another value on to the {context.kind} of workflow {context.workflow!r}; what a "
-                "flow was given is recorded, so call(value) takes the value that came in"
+                f"a middleware passed another value on to the {context.kind} of workflow "
+                f"{context.workflow!r}; what a flow was given is recorded, so call(value) takes the value "
+                "that came in"
             )
         return await call()
 

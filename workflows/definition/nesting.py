@@ -52,9 +52,9 @@ def check_depth(workflow: AnyDefinition) -> None:
     length += len(member_id(new_flow_id(workflow.name), _RUN, ""))
     if length > JOB_ID_LENGTH:
         raise DefinitionError(
-            f"workflow {workflow.name!r} nests too deep: the id of the job of step {' / '.join(map(repr, steps))} "
-            f"would have {length} characters, more than {JOB_ID_LENGTH}; nest workflows less deep, or give them and "
-            "their steps shorter names"
+            f"workflow {workflow.name!r} nests too deep: the id of the job of step "
+            f"{' / '.join(map(repr, steps))} would have {length} characters, more than {JOB_ID_LENGTH}; nest "
+            "workflows less deep, or give them and their steps shorter names"
         )
 
 

@@ -43,7 +43,10 @@ class Signal(Generic[T]):
 
         Raises DefinitionError for a name or a type that cannot be used.
         """
-        if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if (
+            not isinstance(name, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+            or not _NAME.fullmatch(name)
+        ):
             raise DefinitionError(
                 "expected the name of a signal of 1 to 128 letters, digits, '_', '.' and '-', "
                 f"beginning with a letter or digit, got: {shown(name)}"

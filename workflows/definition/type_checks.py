@@ -49,5 +49,6 @@ def check_version(version: Any, where: str) -> str | None:
     if version is None or (isinstance(version, str) and _VERSION.fullmatch(version)):
         return version
     raise DefinitionError(
-        f"expected version of {where} to be 1 to 64 letters, digits, '_', '.', '+' and '-', got: {shown(version)}"
+        f"expected version of {where} to be 1 to 64 letters, digits, '_', '.', '+' and '-', "
+        f"got: {shown(version)}"
     )

@@ -417,8 +417,8 @@ class CodeRun:
         """
         if call.is_lost:
             raise UsageError(
-                f"{call.told} of flow {self.flow_id}, at position {call.position}, lost a race, so a replay would "
-                "not wait for it; use the outcome of the race, or make another call"
+                f"{call.told} of flow {self.flow_id}, at position {call.position}, lost a race, "
+                "so a replay would not wait for it; use the outcome of the race, or make another call"
             )
 
     def full(self, scope: Scope) -> HistoryFull | None:
@@ -505,8 +505,8 @@ class CodeRun:
                 return
             error = self.refuse(
                 f"the code of flow {self.flow_id} awaits {type(awaited).__name__}, which is no call of its "
-                "context, so it could not be repeated; do it in a step, and use ctx.gather and ctx.sleep instead "
-                "of asyncio's"
+                "context, so it could not be repeated; do it in a step, "
+                "and use ctx.gather and ctx.sleep instead of asyncio's"
             )
             scope.routine.throw(error)
         except StopIteration as stop:

@@ -272,7 +272,10 @@ class FlowContext(CodeContext[I]):
 
         The arguments are JSON. Raises DefinitionError for what is no task: other processes could not find it.
         """
-        if not isinstance(undo, Task) or "<lambda>" in undo.key:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if (
+            not isinstance(undo, Task)  # pyright: ignore[reportUnnecessaryIsInstance]
+            or "<lambda>" in undo.key
+        ):
             raise DefinitionError(
                 f"expected a function that is decorated with @task in ctx.rollback, got: {shown(undo)}; "
                 "another process must find it"

@@ -146,8 +146,9 @@ def _input_of(function: Callable[..., Any], where: str) -> Any:
     hint = taken_by(function, 0)
     if isinstance(hint, str):
         raise DefinitionError(
-            f"the annotation {hint!r} of {where} is not to be found from its module, so its input could not be "
-            "read; define that type at the top level of a module, and import it outside of `if TYPE_CHECKING`"
+            f"the annotation {hint!r} of {where} is not to be found from its module, "
+            "so its input could not be read; define that type at the top level of a module, "
+            "and import it outside of `if TYPE_CHECKING`"
         )
     if hint is Any:
         return Any
@@ -166,8 +167,8 @@ def _output_of(function: Callable[..., Any], output: Any, where: str) -> Any:
     if isinstance(output, UnsetType):
         if isinstance(returned, str):
             raise DefinitionError(
-                f"the return type {returned!r} of {where} is not to be found from its module; define that type "
-                "at the top level of a module, or give it as output=..."
+                f"the return type {returned!r} of {where} is not to be found from its module; "
+                "define that type at the top level of a module, or give it as output=..."
             )
         return returned
     if not accepts(output, returned, exact=True):

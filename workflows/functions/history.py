@@ -1,6 +1,7 @@
 """The history of one run of a durable function: its recorded calls by their position.
 
-    position   "2" is the third call of the function, "4.0.1" the second call of the first branch of the call "4"
+    position   "2" is the third call of the function, "4.0.1" the second call of the first branch of
+               the call "4"
 
 What must always hold: a history is read once and changes only by `add`, and by `recall`, which finds the same
 in each replay; each entry keeps its number in the journal, from which the code's times and lengths follow, so

@@ -67,8 +67,8 @@ async def check_history(durable: Durable[Any, Any], history: FlowHistory) -> Non
         if not history.is_redacted:
             raise
         raise UsageError(
-            f"the input of this history does not fit {durable.where}: {error}; its texts are redacted, and what takes their "
-            "place is not of that type; export the flow without --redact"
+            f"the input of this history does not fit {durable.where}: {error}; its texts are redacted, "
+            "and what takes their place is not of that type; export the flow without --redact"
         ) from error
     context: FlowContext[Any] = FlowContext(run, given, number=history.run)
     ending = await run.run(durable.function(context))
@@ -78,7 +78,10 @@ async def check_history(durable: Durable[Any, Any], history: FlowHistory) -> Non
 
 
 def _doubted(error: NonDeterminismError) -> NonDeterminismError:
-    told = f"{error}; the texts of this history are redacted, so code that depends on them may have gone another way"
+    told = (
+        f"{error}; the texts of this history are redacted, "
+        "so code that depends on them may have gone another way"
+    )
     return NonDeterminismError(
         told,
         flow_id=error.flow_id,

@@ -26,8 +26,8 @@ MOST_NODES = 300
 
 _MOST_SIBLINGS = 12
 _STATES = (
-    "failed", "undo_failed", "damaged", "unknown", "active", "stands_here", "delayed", "sleeping", "waiting", "cancelled",
-    "undone", "skipped", "completed",
+    "failed", "undo_failed", "damaged", "unknown", "active", "stands_here", "delayed", "sleeping", "waiting",
+    "cancelled", "undone", "skipped", "completed",
 )  # fmt: skip
 _NUMBER = re.compile(r"([-_.]?\d+)?(@[\d.]+)?( \(\d+\))?$")
 

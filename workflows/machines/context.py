@@ -123,7 +123,11 @@ class MachineContext(Generic[S]):
         is none, or for more than 50 documents in one move.
         """
         self._check_open("save")
-        if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance]
+        if (
+            not isinstance(name, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+            or not 0 < len(name) <= 128
+            or not name.isprintable()
+        ):
             raise UsageError(
                 f"expected the name of a document of 1 to 128 printable characters, got: {shown(name)}"
             )
@@ -135,7 +139,7 @@ class MachineContext(Generic[S]):
         codec = Codec(type(value), role="result", owner=f"document {name!r}", max_bytes=MAX_DOCUMENT)
         self._documents[name] = codec.encode(value).decode()
 
-    async def load(self, name: str, type: type[T] | Any = Any) -> T | Any:  # noqa: A002  (the word of the field)
+    async def load(self, name: str, type: type[T] | Any = Any) -> T | Any:  # noqa: A002  (the field's word)
         """Return a document as a value of `type`: what this transition saved, else what was recorded; None
         without one.
 
@@ -169,8 +173,8 @@ class MachineContext(Generic[S]):
         size = sum(len(child.given) for child in children)
         if size > _MOST_INPUT:
             raise UsageError(
-                f"the inputs of the children of a move have {size} bytes, but at most {_MOST_INPUT} are possible; save what is "
-                "large as a document or elsewhere, and give the children its name"
+                f"the inputs of the children of a move have {size} bytes, but at most {_MOST_INPUT} are "
+                "possible; save what is large as a document or elsewhere, and give the children its name"
             )
         self._children = children
 
@@ -202,8 +206,8 @@ class MachineContext(Generic[S]):
     def _check_open(self, call: str, *, changes: bool = True) -> None:
         if self._has_ended:
             raise StoreRefused(
-                f"ctx.{call} did nothing: the attempt of this transition at place {self.place!r} has ended, and another one may "
-                "have begun"
+                f"ctx.{call} did nothing: the attempt of this transition at place {self.place!r} has ended, "
+                "and another one may have begun"
             )
         if changes and not self._may_change:
             raise UsageError(

@@ -242,8 +242,8 @@ def _check_targets(machine: MachineDefinition) -> None:
         if each.target not in (sources | errors | {END}):
             known = ", ".join(map(repr, sorted(sources)))
             raise DefinitionError(
-                f"{each.where} of {machine.where} leads to {each.target!r}, and no transition leads out of that place; "
-                f"the places with one: {known}"
+                f"{each.where} of {machine.where} leads to {each.target!r}, "
+                f"and no transition leads out of that place; the places with one: {known}"
             )
     if machine.start not in sources:
         raise DefinitionError(f"no transition of {machine.where} leads out of its start {machine.start!r}")
@@ -268,16 +268,17 @@ def _check_place(machine: MachineDefinition, place: str, leaving: Sequence[Trans
         hidden += [each for each in automatic if each.priority < always.priority]
         if hidden:
             raise DefinitionError(
-                f"{where}, transition {always.name!r} has no guard, so it fires at once and {hidden[0].name!r} never does; "
-                "give it a guard (when=...), or a lower priority than that of other automatic ones"
+                f"{where}, transition {always.name!r} has no guard, so it fires at once and "
+                f"{hidden[0].name!r} never does; give it a guard (when=...), or a lower priority than that "
+                "of other automatic ones"
             )
     following = [each for each in leaving if each.kind == "following"]
     heard = max((each for each in following if each.guard is None), key=_priority, default=None)
     hidden = [] if heard is None else [each for each in following if each.priority < heard.priority]
     if heard is not None and hidden:
         raise DefinitionError(
-            f"{where}, transition {heard.name!r} has no guard, so it fires at the end of the children and {hidden[0].name!r} "
-            "never does; give it a guard (when=...), or a lower priority"
+            f"{where}, transition {heard.name!r} has no guard, so it fires at the end of the children and "
+            f"{hidden[0].name!r} never does; give it a guard (when=...), or a lower priority"
         )
 
 

@@ -81,7 +81,7 @@ class Firing:
             if self._machine is None:
                 self._machine = contained(self._definition.machine)
             context = self._make_context(snapshot, state, transition, fire.attempts + 1)
-        except Exception as error:  # noqa: BLE001  (a state that does not fit a later release, or what `__init__` raises)
+        except Exception as error:  # noqa: BLE001  (a state of another release, or `__init__`)
             return Failure(error=error)
         attempt = AttemptRun(
             lambda: self._call(fire, context), what=transition.where, timeout=transition.timeout
@@ -128,8 +128,8 @@ class Firing:
             result = msgspec.Raw(self._definition.codecs.output.encode(value))
         elif value is not None:
             raise UsageError(
-                f"{transition.where} returned {shown(value)}, but only a transition to END returns a value, the result of the "
-                "flow; change ctx.state, or save a document"
+                f"{transition.where} returned {shown(value)}, but only a transition to END returns a value, "
+                "the result of the flow; change ctx.state, or save a document"
             )
         documents, children = context.take()
         return Moved(

@@ -117,11 +117,13 @@ def _transitions(cls: type[Any]) -> dict[str, Transition[Any]]:
     for attribute, each in found.items():
         if attribute == "definition":
             raise DefinitionError(
-                f"{each.where} of class {cls.__name__} stands where the definition of the class does; give it another name"
+                f"{each.where} of class {cls.__name__} stands where the definition of the class does; "
+                "give it another name"
             )
         if each.name != attribute:
             raise DefinitionError(
-                f"{each.where} of class {cls.__name__} stands under the name {attribute!r}; give both one name"
+                f"{each.where} of class {cls.__name__} stands under the name {attribute!r}; "
+                "give both one name"
             )
     return found
 
@@ -133,8 +135,8 @@ def _check_init(cls: type[Any]) -> None:
         return
     except TypeError as error:
         raise DefinitionError(
-            f"the __init__ of class {cls.__name__} needs arguments ({error}), but an instance is made without any; "
-            "give them defaults"
+            f"the __init__ of class {cls.__name__} needs arguments ({error}), "
+            "but an instance is made without any; give them defaults"
         ) from None
 
 

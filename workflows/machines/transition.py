@@ -3,7 +3,8 @@
     automatic   fires when the machine stands at its place and its guard is true
     delayed     `delay="30 days"`: the same, once the machine has stood there for so long
     waiting     `wait=Payload`: fires when somebody triggers it, with a payload of that type
-    following   `after="all"` or `"all_settled"`: fires when the children that the machine has started have ended
+    following   `after="all"` or `"all_settled"`: fires when the children that the machine has started
+                have ended
 
 What must always hold: a transition that exists can be called: its function takes what it will get, as far as
 its annotations tell.
@@ -145,15 +146,15 @@ class Transition(Generic[P]):
                 raise DefinitionError(f"error_place of {self.where} is END; name a place of the machine")
             if self.error_place in self.sources:
                 raise DefinitionError(
-                    f"error_place of {self.where} is {self.error_place!r}, where it begins, so it would fail there again; "
-                    "leave it out: then the machine stays and waits for a retry"
+                    f"error_place of {self.where} is {self.error_place!r}, where it begins, "
+                    "so it would fail there again; leave it out: then the machine stays and waits for a retry"
                 )
         hint = taken_by(self.function, 2) if self.kind in ("waiting", "following") else Any
         given = self.payload if self.waits else Settled
         if not is_untyped(hint) and not accepts(hint, type(None) if given is None else given):
             raise DefinitionError(
-                f"the third parameter of {self.where} is annotated as {told(hint)}, but it gets {told(given)}; "
-                "make them the same"
+                f"the third parameter of {self.where} is annotated as {told(hint)}, "
+                f"but it gets {told(given)}; make them the same"
             )
 
 
@@ -270,8 +271,8 @@ def check_place(place: object, where: str) -> str:
         return check_step_name(place)
     except DefinitionError:
         raise DefinitionError(
-            f"expected a place of {where} of 1 to 128 letters, digits, '_' and '-', beginning with a letter or digit, or END, "
-            f"got: {shown(place)}"
+            f"expected a place of {where} of 1 to 128 letters, digits, '_' and '-', "
+            f"beginning with a letter or digit, or END, got: {shown(place)}"
         ) from None
 
 

@@ -1,6 +1,8 @@
 """The triggers in the inbox of a machine: those of its transitions, and what a person does by hand.
 
-    !<transition>  fires a transition that waits        !!retry  runs again what failed        !!move  goes to another place
+    !<transition>  fires a transition that waits
+    !!retry        runs again what failed
+    !!move         goes to another place
 
 What must always hold: the server took the trigger because the place accepted it, and closed the place; so
 each one that is read here fires, or is refused on the record, and then the place is open again.

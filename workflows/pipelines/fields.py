@@ -122,12 +122,13 @@ def check_has(known: Mapping[str, Field] | None, wanted: Mapping[str, Field] | N
             continue
         if field.is_required and not found.is_sure:
             raise DefinitionError(
-                f"{where} takes the field {name!r}, which {found.source} gives, and that may be skipped or leave it out; "
-                "give the field a default"
+                f"{where} takes the field {name!r}, which {found.source} gives, "
+                "and that may be skipped or leave it out; give the field a default"
             )
         if _differ(found.type, field.type):
             raise DefinitionError(
-                f"{where} takes the field {name!r} as {told(field.type)}, but {found.source} gives {told(found.type)}"
+                f"{where} takes the field {name!r} as {told(field.type)}, "
+                f"but {found.source} gives {told(found.type)}"
             )
 
 

@@ -151,11 +151,13 @@ class Pipeline(Generic[I, O]):
         self._check_open("parallel")
         if len(functions) < 2:
             raise DefinitionError(
-                f"expected parallel of {self._where} to get at least two steps, got: {len(functions)}; use `then` for one"
+                f"expected parallel of {self._where} to get at least two steps, got: {len(functions)}; "
+                "use `then` for one"
             )
         if "when" in options or "rollback" in options:
             raise DefinitionError(
-                f"the steps of a parallel group of {self._where} can have no condition (when) and no rollback; use `then`"
+                f"the steps of a parallel group of {self._where} can have no condition (when) "
+                "and no rollback; use `then`"
             )
         self._add([self._made(function, options) for function in functions], may_skip=False)
         return self
@@ -212,8 +214,9 @@ class Pipeline(Generic[I, O]):
     ) -> tuple[Step[Any, Any], PipelineCall]:
         if isinstance(function, Step) or definition_in(function) is not None:
             raise DefinitionError(
-                f"expected a function as a step of {self._where}, got: {shown(cast('Any', function))}; the steps of a pipeline are "
-                "functions, and their options go to `then`; a workflow that has flows of other ones as steps is a Workflow"
+                f"expected a function as a step of {self._where}, got: {shown(cast('Any', function))}; the "
+                "steps of a pipeline are functions, and their options go to `then`; a workflow that has "
+                "flows of other ones as steps is a Workflow"
             )
         check_options({**options}, PipelineKeywords, f"a step of {self._where}")
         name = options.get("name") or name_of(function)
@@ -258,8 +261,9 @@ class Pipeline(Generic[I, O]):
             for key in fields or ():
                 if key in writers:
                     raise DefinitionError(
-                        f"steps {writers[key]!r} and {name!r} of {self._where} run side by side, and both give the field "
-                        f"{key!r}; give it another name in one of them, or let one run after the other"
+                        f"steps {writers[key]!r} and {name!r} of {self._where} run side by side, and both "
+                        f"give the field {key!r}; give it another name in one of them, or let one run after "
+                        "the other"
                     )
                 writers[key] = name
 

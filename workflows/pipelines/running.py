@@ -195,8 +195,8 @@ class PipelineRun:
         made = whole(output, msgspec.json.decode(call.gives.encode(output)))
         if made is not None and not isinstance(made, dict):
             raise PayloadError(
-                f"step {context.step!r} of pipeline {self._workflow.name!r} returned {shown(output)}; expected an object, "
-                "whose fields are laid over the merged result, or None",
+                f"step {context.step!r} of pipeline {self._workflow.name!r} returned {shown(output)}; "
+                "expected an object, whose fields are laid over the merged result, or None",
                 role="result",
             )
         if self._progress is None:

@@ -25,5 +25,8 @@ def unknown_text(stalls: int, text: str) -> str:
     """Return the error record of such a step, as JSON text: its own `text` if that is one already."""
     if stalls_in(text):
         return text
-    why = "it was left in the middle (its worker died, or it ignores its cancellation) when the flow was stopped"
+    why = (
+        "it was left in the middle (its worker died, or it ignores its cancellation) "
+        "when the flow was stopped"
+    )
     return _encode(Failure("StalledError", why, stalls=max(stalls, 1))).decode()

@@ -48,7 +48,8 @@ def check_ended(state: str) -> None:
     """Raise DefinitionError unless `state` is one in which jobs have ended."""
     if state not in ("completed", "failed", "cancelled"):
         raise DefinitionError(
-            f"expected since with state completed, failed or cancelled, because others have no end; got: {shown(state)}"
+            "expected since with state completed, failed or cancelled, because others have no end; "
+            f"got: {shown(state)}"
         )
 
 

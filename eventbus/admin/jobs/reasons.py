@@ -123,7 +123,8 @@ def explain_orphan(fields: Mapping[str, str], worker: str, lease_end: int) -> St
     """Return the reason of a job whose worker has not renewed its lease, which has ended."""
     since = _number(fields, "claimed")
     text = (
-        f"Worker {worker} has run it since {_time(since)}, but has renewed no lease, which ended at {_time(lease_end)}. "
+        f"Worker {worker} has run it since {_time(since)}, but has renewed no lease, which ended at "
+        f"{_time(lease_end)}. "
         "The worker may be dead. Any live worker of the server gives the job back within half a lease."
     )
     return StateReason(kind="orphaned", text=text, since_ms=lease_end, by=worker)
@@ -157,7 +158,10 @@ def _explain_wait(fields: Mapping[str, str], queue: QueueControls, around: Surro
     if not queue.workers:
         return _explain_unserved(name, around)
     if _number(fields, "stalls") - _number(fields, "spared") >= _SUSPECT:
-        text = "Its workers died three times or more, so it waits until a worker can run it with few others, or alone."
+        text = (
+            "Its workers died three times or more, "
+            "so it waits until a worker can run it with few others, or alone."
+        )
         return StateReason(kind="suspect", text=text)
     limit = queue.limit
     if limit is not None and limit.at_once and queue.running >= limit.at_once:

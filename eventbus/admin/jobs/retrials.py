@@ -224,7 +224,8 @@ class Retrials:
 def _check_event(queue: str, done: str) -> str:
     if queue.startswith("workflow."):
         raise UsageError(
-            f"{queue} is a queue of flows, whose jobs are not {done} one by one; see eventbus flows {_WORDS[done]}"
+            f"{queue} is a queue of flows, whose jobs are not {done} one by one; "
+            f"see eventbus flows {_WORDS[done]}"
         )
     return queue
 

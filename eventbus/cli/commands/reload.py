@@ -6,10 +6,11 @@
 
 What must always hold:
 - There are never two workers at a time.
-- The worker ends with this process, also after `kill -9`, because its standard input is a pipe from this process.
-- The worker that runs after a change has read that change. The files are watched before the first worker reads them.
-  Workers write no byte code, because Python compares the source's size and its time in whole seconds: byte
-  code of a second ago would hide a change that left the size as it was.
+- The worker ends with this process, also after `kill -9`, because its standard input is a pipe from
+  this process.
+- The worker that runs after a change has read that change. The files are watched before the first
+  worker reads them. Workers write no byte code, because Python compares the source's size and its
+  time in whole seconds: byte code of a second ago would hide a change that left the size as it was.
 
 This is for development. In production, start new workers and end old ones.
 """

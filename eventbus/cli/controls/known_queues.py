@@ -46,8 +46,8 @@ async def doubt_event(provider: EventProvider, event: str) -> str:
         if f"{EVENT_QUEUES}{event}" not in names:
             known = (name.removeprefix(EVENT_QUEUES) for name in names if name.startswith(EVENT_QUEUES))
             return (
-                f"event {event} was not known on the server {redact(provider.settings.url)}: no worker serves it, "
-                f"and it had no job; {close_names(event, known, listing=_LISTING)}"
+                f"event {event} was not known on the server {redact(provider.settings.url)}: "
+                f"no worker serves it, and it had no job; {close_names(event, known, listing=_LISTING)}"
             )
     return ""
 

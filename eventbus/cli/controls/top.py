@@ -71,7 +71,10 @@ def _sum_up(found: _Glance) -> str:
     ]
     most = sum(each.concurrency for each in workers)
     load = f"{sum(each.running for each in workers)} of {most} slots" if most else "no slots"
-    return f"{moment(found.at_ms)}  {len(queues)} queues: {', '.join(counts)}  {len(workers)} workers: {load} taken"
+    return (
+        f"{moment(found.at_ms)}  {len(queues)} queues: {', '.join(counts)}  "
+        f"{len(workers)} workers: {load} taken"
+    )
 
 
 def _more(rows: Sequence[object], what: str) -> str:

@@ -52,10 +52,11 @@ class DashboardServer:
         is_local = is_loopback(options.host)
         if not is_local and options.token_file is None:
             raise CommandError(
-                f"others can reach {options.host}, so a lasting token is needed: give --token-file FILE, or leave out --host"
+                f"others can reach {options.host}, so a lasting token is needed: give --token-file FILE, "
+                "or leave out --host"
             )
         token = None if options.token_file is None else _read_token(options.token_file)
-        own = () if options.host in ("0.0.0.0", "::") else (options.host,)  # noqa: S104  (compared, not bound)
+        own = () if options.host in ("0.0.0.0", "::") else (options.host,)  # noqa: S104  (only compared)
         self._dashboard = Dashboard(
             provider,
             flows=find_flow_source(provider),

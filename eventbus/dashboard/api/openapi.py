@@ -97,7 +97,8 @@ def _beside_body(act: Act) -> list[dict[str, Any]]:
 def _describe_stream(ref_of: Mapping[type, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
     behind = {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}}
     described = _operation(
-        "Five seconds of changes as server-sent events, each with a change as its data; go on with Last-Event-ID.",
+        "Five seconds of changes as server-sent events, each with a change as its data; "
+        "go on with Last-Event-ID.",
         [*_in_query(TailQuery, schemas), behind],
         {},
     )

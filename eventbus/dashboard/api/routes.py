@@ -41,7 +41,8 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
     async def index(request: Request, caller: Caller, links: Links) -> Response:
         read_query(request, NoQuery)
         api = links("api", "v1")
-        may = {action: desk.may(caller, action, Target("queue")) for action in ACTIONS}  # type: ignore[arg-type]
+        target = Target("queue")
+        may = {action: desk.may(caller, action, target) for action in ACTIONS}  # type: ignore[arg-type]
         names = [
             "queues",
             "events",

@@ -32,7 +32,8 @@ class Credentials:
         """Raises ConfigError for a token that is shorter than 16 characters."""
         if token is not None and len(token) < _SHORTEST:
             raise ConfigError(
-                f"the dashboard's token has {len(token)} characters, and one of less than {_SHORTEST} can be guessed; make one "
+                f"the dashboard's token has {len(token)} characters, "
+                f"and one of less than {_SHORTEST} can be guessed; make one "
                 'with python -c "import secrets; print(secrets.token_urlsafe())"',
                 setting="token",
             )

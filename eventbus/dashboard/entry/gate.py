@@ -82,7 +82,8 @@ class Gate:
         if request.method not in SAFE and not self.origins.is_own_page(request):
             raise Problem(
                 403,
-                "no page of this dashboard sent this request, so it changes nothing; behind a proxy, give public_origin",
+                "no page of this dashboard sent this request, so it changes nothing; "
+                "behind a proxy, give public_origin",
             )
 
     async def find_caller(self, request: Request, request_id: str) -> Caller:

@@ -34,7 +34,8 @@ class Hooks:
             for action in hooks:
                 if action != "*" and action not in ACTIONS:
                     raise ConfigError(
-                        f"there is no action {action!r}, which {setting} names; there are: {', '.join(ACTIONS)}",
+                        f"there is no action {action!r}, which {setting} names; "
+                        f"there are: {', '.join(ACTIONS)}",
                         setting=setting,
                     )
         self._before = before

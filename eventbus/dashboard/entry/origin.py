@@ -1,10 +1,12 @@
 """Where a request comes from: its host, its address, and the page that sent it.
 
 Three questions, each answered from the request alone:
-- is the `Host` one of ours? Otherwise a name of somebody else's, which leads to this machine, reads our pages (DNS rebinding);
-- which address sent it? Forwarded headers are believed only from `trusted_proxies`, because anybody can send them;
-- did one of our own pages send it? Browsers say so in `Sec-Fetch-Site`; those that do not, as over plain http to a name that
-  is not local, send `Origin`. A request that has neither is not believed.
+- is the `Host` one of ours? Otherwise a name of somebody else's, which leads to this machine, reads
+  our pages (DNS rebinding);
+- which address sent it? Forwarded headers are believed only from `trusted_proxies`, because anybody
+  can send them;
+- did one of our own pages send it? Browsers say so in `Sec-Fetch-Site`; those that do not, as over
+  plain http to a name that is not local, send `Origin`. A request that has neither is not believed.
 """
 
 from __future__ import annotations

@@ -135,7 +135,8 @@ def _check(glob: str, rules: Mapping[str, bool | str]) -> None:
     for action, rule in rules.items():
         if action not in ACTIONS:
             raise ConfigError(
-                f"there is no action {action!r}, which actions[{glob!r}] names; there are: {', '.join(ACTIONS)}",
+                f"there is no action {action!r}, which actions[{glob!r}] names; "
+                f"there are: {', '.join(ACTIONS)}",
                 setting="actions",
             )
         if not isinstance(rule, (bool, str)) or rule == "":  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -47,7 +47,8 @@ class Sessions:
         """
         if secret is not None and len(secret.encode("utf-8", "surrogatepass")) < _SHORTEST:
             raise ConfigError(
-                f"the dashboard's secret has {len(secret)} characters, and one of less than {_SHORTEST} bytes can be guessed "
+                f"the dashboard's secret has {len(secret)} characters, "
+                f"and one of less than {_SHORTEST} bytes can be guessed "
                 'from a cookie; make one with python -c "import secrets; print(secrets.token_urlsafe())"',
                 setting="secret",
             )

@@ -5,9 +5,10 @@ What a job appends while a row of it is under way goes with its next row, so a j
 way. The two lanes of a worker could otherwise bring its entries in the wrong order.
 
 What must always hold:
-- `job.journal` has what the server has recorded, and only that, from the answer on; a job that keeps the newest entries alone
-  has none of them here, and counts them;
-- a row whose call failed is sent again as it was: the server knows a repeat by the place and the entries of a row;
+- `job.journal` has what the server has recorded, and only that, from the answer on; a job that
+  keeps the newest entries alone has none of them here, and counts them;
+- a row whose call failed is sent again as it was: the server knows a repeat by the place and the
+  entries of a row;
 - whoever waits for an append hears of it, at the latest when the worker ends.
 
 Crash windows: `append-not-answered` (the turn is made again), `append-given-up` (the call failed: the same

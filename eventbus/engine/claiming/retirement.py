@@ -57,7 +57,9 @@ class Retirement:
 
         Return False if it was opened again meanwhile.
         """
-        while queue in self.closed and (self._rotation.is_asked(queue) or self._executor.counts[queue]):  # noqa: ASYNC110
+        while queue in self.closed and (  # noqa: ASYNC110
+            self._rotation.is_asked(queue) or self._executor.counts[queue]
+        ):
             await asyncio.sleep(_LOOK)
         left = set(self._settles.unsettled)  # among them those of this queue
         while queue in self.closed and left & self._settles.unsettled:  # noqa: ASYNC110

@@ -29,8 +29,8 @@ _log = get_logger("eventbus.worker")
 _MOST = 200  # plain jobs in one call: the server serves nobody else while a script runs
 _BYTES = 1 << 20  # of settled texts in one call
 _KINDS: dict[str, ChangeKind] = {
-    "completed": "completed", "failed": "failed", "cancelled": "cancelled", "delayed": "delayed", "waiting": "returned",
-    "shelved": "returned", "parked": "parked", "suspended": "suspended",
+    "completed": "completed", "failed": "failed", "cancelled": "cancelled", "delayed": "delayed",
+    "waiting": "returned", "shelved": "returned", "parked": "parked", "suspended": "suspended",
 }  # fmt: skip
 
 

@@ -11,15 +11,15 @@ Jobs that are no suspects run beside them.
 
 What must always hold:
 - a worker watches at most as many suspects as the smallest cap among them;
-- a suspect with a cap of 1 starts in a worker that watches no other and has started nothing for a beat, and nothing
-  starts beside it while it is watched. So who dies with it is known;
+- a suspect with a cap of 1 starts in a worker that watches no other and has started nothing for a
+  beat, and nothing starts beside it while it is watched. So who dies with it is known;
 - at most one call under way may claim suspects: the answers of two could bring one too many;
-- nobody waits for ever. A call of eight asks for suspects first, the others ask for them last (`claims.lua`). A suspect
-  that does not fit is looked for again when one that is watched ends, or is watched no more, and each 4 s.
-  One with a cap of 1 does not wait for a chance: the worker that meets it takes no further suspects, and when
-  it watches none it
-  *makes room*, which means that it claims nothing for a beat. Then it takes the suspect alone. Only one worker of a
-  fleet makes room for one suspect: the record names it, for a lease.
+- nobody waits for ever. A call of eight asks for suspects first, the others ask for them last
+  (`claims.lua`). A suspect that does not fit is looked for again when one that is watched ends, or
+  is watched no more, and each 4 s. One with a cap of 1 does not wait for a chance: the worker that
+  meets it takes no further suspects, and when it watches none it *makes room*, which means that it
+  claims nothing for a beat. Then it takes the suspect alone. Only one worker of a fleet makes room
+  for one suspect: the record names it, for a lease.
 
 Crash windows: `room-not-made` (the worker dies or leaves: another one makes room a lease later),
 `alone-not-answered` (the answer to the call that takes the suspect is lost: the same call is made again, and

@@ -123,16 +123,17 @@ class BatchConsumer(HandlerConsumer):
             return [None] * count
         if not isinstance(returned, (list, tuple)):
             raise PayloadError(
-                f"expected the batch handler of {self._name} to return a list of {count} results or exceptions, "
-                f"one for each payload, got: {shown(returned)}",
+                f"expected the batch handler of {self._name} to return a list of {count} results or "
+                f"exceptions, one for each payload, got: {shown(returned)}",
                 event=self._name,
                 role="result",
             )
         outcomes = cast("Sequence[Any]", returned)
         if len(outcomes) != count:
             raise PayloadError(
-                f"the batch handler of {self._name} was given {count} payloads and returned {len(outcomes)} results; "
-                "return one for each payload, in their order: a result, or an exception for a job that failed",
+                f"the batch handler of {self._name} was given {count} payloads and returned {len(outcomes)} "
+                "results; return one for each payload, in their order: a result, or an exception for a job "
+                "that failed",
                 event=self._name,
                 role="result",
             )

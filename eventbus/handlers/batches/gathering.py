@@ -1,7 +1,8 @@
 """The gathering of one batch handler: claimed jobs wait for others, and one call of the handler takes them.
 
     a job:   claimed -> waits -> in a call -> has its outcome: settled on its own
-                              -> leaves, while it waits or in the call: cancelled, timed out, lease lost, worker stops
+                              -> leaves, while it waits or in the call: cancelled, timed out, lease lost,
+                                 worker stops
     a call:  begun (full, or the oldest job has waited long enough, and a place is free) -> ended
                                                        -> every job leaves: cancelled -> ended
 
@@ -12,30 +13,33 @@ a dead worker count jobs, as ever.
 
 What must always hold:
 - a job is in one call at most, and each outcome reaches the job whose payload stands in its place;
-- at most `concurrency` calls run; one call takes one slot of the worker (`slots_of`), however many jobs it has;
-- a job that leaves touches no other: the call goes on for those that stay, and what it returns for that job is dropped;
-- a call is cancelled when nobody stays. Then its jobs wait for its end, because their slot is not free before; after a
-  second cancellation only one of them still does (`keeper`), so a handler that ignores it is given up on
-  once, and its place is free then (`give_up`), as that of any handler is;
+- at most `concurrency` calls run; one call takes one slot of the worker (`slots_of`), however many
+  jobs it has;
+- a job that leaves touches no other: the call goes on for those that stay, and what it returns for
+  that job is dropped;
+- a call is cancelled when nobody stays. Then its jobs wait for its end, because their slot is not
+  free before; after a second cancellation only one of them still does (`keeper`), so a handler that
+  ignores it is given up on once, and its place is free then (`give_up`), as that of any handler is;
 - no job waits for others longer than `wait`, nor while the worker stops, nor if a worker died with it before.
 
 Crash windows:
-- `dies-gathering`, `dies-in-batch`: the worker dies while jobs wait, or in the call. Their leases run out, and each is
-  rescued with a stall of its own, and later runs alone or in another batch. One that kills its workers
-  becomes a suspect after three blames, as its neighbours may; the engine then takes suspects apart until it
-  has the killer alone. A suspect does not wait for others: it has stalled, so its call begins at once, while
-  the engine still watches it;
+- `dies-gathering`, `dies-in-batch`: the worker dies while jobs wait, or in the call. Their leases
+  run out, and each is rescued with a stall of its own, and later runs alone or in another batch.
+  One that kills its workers becomes a suspect after three blames, as its neighbours may; the engine
+  then takes suspects apart until it has the killer alone. A suspect does not wait for others: it
+  has stalled, so its call begins at once, while the engine still watches it;
 - `dies-in-settles`: some jobs of a call are settled, the others are not: those run again;
 - a lost answer of a turn is asked for again, as for any settle and claim.
 
 Weighed:
-- one settle for the whole batch, or one lease: a cancel, a lost lease or a poison would then be everybody's, and the store
-  would need a second kind of job;
-- to gather in the server: a job would need a place that is neither waiting nor active, and each wait a timer there;
-- a timeout of the batch as the shortest of its jobs': one emission could so end the work of all others. Each job
-  has its own clock, which starts with the call, and the handler's timeout ends all of them at once;
-- jobs of a call that raised run apart in their next attempt: that hides which error was whose. A handler that knows
-  returns the error in the place of its job.
+- one settle for the whole batch, or one lease: a cancel, a lost lease or a poison would then be
+  everybody's, and the store would need a second kind of job;
+- to gather in the server: a job would need a place that is neither waiting nor active, and each
+  wait a timer there;
+- a timeout of the batch as the shortest of its jobs': one emission could so end the work of all others. Each
+  job has its own clock, which starts with the call, and the handler's timeout ends all of them at once;
+- jobs of a call that raised run apart in their next attempt: that hides which error was whose. A
+  handler that knows returns the error in the place of its job.
 """
 
 from __future__ import annotations

@@ -8,9 +8,11 @@ beside the jobs, in tasks and threads of its own.
 
 What must always hold:
 - a hook is called for a job once in this process, and only after the server has recorded that the job failed;
-- whatever a hook does, no job waits for it: one that raises is logged, one that hangs is cancelled after 30 s;
+- whatever a hook does, no job waits for it: one that raises is logged, one that hangs is cancelled
+  after 30 s;
 - what waits here is bounded. Above 10,000 failures further ones are dropped, and the log says how many;
-- a stop waits for the hooks within the grace, and 2 s at least; what is left is cancelled, and the log says how many.
+- a stop waits for the hooks within the grace, and 2 s at least; what is left is cancelled, and the
+  log says how many.
 
 Each failure is looked up once, because the answer to a settle says nothing of a cancel that came first, and
 because a settle that was sent twice is refused though the first one was recorded. One call looks up all that

@@ -50,8 +50,8 @@ def make_failure_hook(given: Any, *, owner: str = "provider", flows_only: bool =
         return given
     if reason := _misfit(given):
         raise DefinitionError(
-            f"expected a hook for failed jobs to be a function of one JobFailure, got: {shown(given)}, {reason}"
-            + (f"; write @{owner}.failed without parentheses" if given is None else "")
+            f"expected a hook for failed jobs to be a function of one JobFailure, got: {shown(given)}, "
+            f"{reason}" + (f"; write @{owner}.failed without parentheses" if given is None else "")
         )
     name = getattr(given, "__qualname__", None) or shown(given)
     return FailureHook(given, name, _is_async(given), flows_only)

@@ -91,7 +91,8 @@ class ScheduleStore:
         `stale` (it is another one by now), `older` or `unknown`.
         """
         arguments = [
-            now, word, schedule, seen, seen_slot, slot, due, plan, digest, owner, version, limit, reason, queue,
+            now, word, schedule, seen, seen_slot, slot, due, plan, digest, owner, version, limit, reason,
+            queue,
         ]  # fmt: skip
         answer = await self._caller.script("schedule", arguments, deadline=deadline)
         return answer[0], answer[1]

@@ -15,13 +15,14 @@ impatient part changes nothing for the others, and each error says what may have
 
 What must always hold:
 - each part ends once, with its own rows' verdicts and its own queues' widths, or with an error;
-- a part that ended before its call is sent is not sent: it was given up, or is late and says that it was not sent;
+- a part that ended before its call is sent is not sent: it was given up, or is late and says that
+  it was not sent;
 - parts wait only while a call is under way, and the end of each call sends what waits;
 - the rows of one store keep their order, and its calls leave in the order in which they came, behind those
   that are repeated (`repeat_line`);
 - a call keeps the bounds of the send buffer, in rows and in bytes;
-- parts are added to one call only if they ask for the same: the same emitter, rows of the same kind, and nothing
-  different of the same queue.
+- parts are added to one call only if they ask for the same: the same emitter, rows of the same
+  kind, and nothing different of the same queue.
 
 Crash windows are those of a single call (`send_buffer`): the rows of a part are added with the call or not at
 all. Repeats have the same ids, so a part that goes on alone changes nothing if the call was carried out.
@@ -135,7 +136,7 @@ class AddGatherer:
     def _send(self, gathered: _GatheredCall) -> None:
         try:
             command = self._make_command(gathered)
-        except Exception:  # noqa: BLE001  (one part cannot be packed: it fails by itself, and the others go on)
+        except Exception:  # noqa: BLE001  (one part cannot be packed: it alone fails, and the others go on)
             gathered.split()
             return
         self._in_flight += 1

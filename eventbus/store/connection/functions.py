@@ -11,11 +11,12 @@ What must always hold: a caller that loads gets the library or an error of its o
 load it once; and no call waits here longer than for its own deadline.
 
 Crash windows:
-    library-lost        the server came back empty, or somebody flushed or deleted the library. A call is refused, and
-                        the library is loaded again. A server that restarts or fails over keeps it, as it
-                        keeps keys
+    library-lost        the server came back empty, or somebody flushed or deleted the library. A call
+                        is refused, and the library is loaded again. A server that restarts or fails
+                        over keeps it, as it keeps keys
     loaded-by-another   the server says that it has the library: that is as good
-    load-not-answered   the connection is lost: the call goes on as after any loss, and asks for its function again
+    load-not-answered   the connection is lost: the call goes on as after any loss, and asks for its
+                        function again
 
 A library stays in the server when its release is gone. Whoever loads one and finds more than `_MOST` of them
 removes all others, in whatever release they belong: a release that lives gets its own back by its next call.

@@ -125,7 +125,8 @@ class WakeReader:
             self._unconfirmed |= again
             raise
         except StoreRefused:
-            pass  # somebody else's value; the renewal confirms too, and a refusal must not keep us from reading
+            # Somebody else's value; the renewal confirms too, and a refusal must not keep us from reading.
+            pass
 
     async def aclose(self) -> None:
         """Close the connection. Idempotent."""

@@ -7,21 +7,21 @@ the library, so a call (`FCALL`) costs only what it does. Servers have libraries
     unknown -> loaded (`FUNCTION LOAD`) -> made (the first call sets constants) -> called, again and again
 
 What must always hold:
-- nothing is written twice: the library is made of the same files as the scripts, and an `EVAL` of a script does what
-  the call of its function does;
-- no call sees what another one left. All that a part keeps for one call is set anew where the call takes the part in,
-  in the order in which the script would make it (`part_sections` tells state from constants);
+- nothing is written twice: the library is made of the same files as the scripts, and an `EVAL` of a
+  script does what the call of its function does;
+- no call sees what another one left. All that a part keeps for one call is set anew where the call takes
+  the part in, in the order in which the script would make it (`part_sections` tells state from constants);
 - names carry the digest of the text, so that releases live side by side in one server;
-- a full server begins what frees it, and refuses what fills it. A script is let through or refused by its first
-  write. The server asks a function's flags instead, before it begins: `allow-oom` where the first write of
-  the script is one that a full server allows, `no-writes` where there is none, and nothing where that write
-  is refused. What is refused before it begins is sent as a script then, so that it may still find that it has
-  nothing to write. So does a replica refuse all but `no-writes`. No other flag is wanted: a replica that has
-  lost its primary refuses a script, too.
+- a full server begins what frees it, and refuses what fills it. A script is let through or refused
+  by its first write. The server asks a function's flags instead, before it begins: `allow-oom` where
+  the first write of the script is one that a full server allows, `no-writes` where there is none,
+  and nothing where that write is refused. What is refused before it begins is sent as a script then,
+  so that it may still find that it has nothing to write. So does a replica refuse all but
+  `no-writes`. No other flag is wanted: a replica that has lost its primary refuses a script, too.
 
 Crash windows:
-    library-lost         the server came back empty, or somebody flushed its functions: it refuses the call, and gets the
-                         library again (`connection.functions`)
+    library-lost         the server came back empty, or somebody flushed its functions: it refuses the
+                         call, and gets the library again (`connection.functions`)
     ended-with-an-error  the state of the call stays as it was until the next call sets it anew
     ended-while-making   the constants are made again by the next call
 
@@ -120,7 +120,10 @@ def _write_function(name: str, text: str, sections: dict[str, Sections]) -> str:
     return "\n".join([
         f"do -- {name}", *taken, f"local function call()\n{body.rstrip()}\nend",
         *_write_step(f"OWN.make_script_{name}", making),
-        f"OWN.register{{ function_name = '{_UNNAMED}_{name}', flags = {{ {flags} }}, callback = function(keys, values)",
+        (
+            f"OWN.register{{ function_name = '{_UNNAMED}_{name}', flags = {{ {flags} }}, "
+            "callback = function(keys, values)"
+        ),
         "if not OWN.is_made then OWN.make() end\nKEYS, ARGV = keys, values\nreturn call()\nend }\nend\n",
     ])  # fmt: skip
 

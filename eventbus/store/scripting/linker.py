@@ -11,7 +11,8 @@ costs one of the 200 locals that Lua allows, however much it offers.
 A script takes parts in where it says so, with all that they need, each part once:
 
     --include settle claim           here
-    --defer load_trees: trees telling    in a function `load_trees`, which makes their functions when it is called
+    --defer load_trees: trees telling    in a function `load_trees`, which makes their functions when
+                                         it is called
 
 A script pays for each function that it makes, whether it calls it or not, so what few calls need is deferred,
 or included in a block that few calls enter. What such a block includes is known in that block alone. The

@@ -4,12 +4,14 @@ call.
 A script makes all that its parts are anew in each call. A library makes the functions of a part once, when
 the server loads it. So the other statements of the part must be told from them:
 
-    loaded      functions, the table that they are fields of (`lines = {}`), and the declarations of all other names
-    constants   names in capitals whose value has only constants in it, such fields of the table (`plain.SMALL`, or
-                `book = { PAUSED = 1 }`), and loops that fill either: set by the first call. While a library
-                loads the server has nothing of Lua but its grammar, so even `string.gmatch` must wait
-    state       all else, also the other fields of the table (`lines.unlisted = {}`): it is set anew by each call that
-                takes the part in, in the place where the call does so
+    loaded      functions, the table that they are fields of (`lines = {}`), and the declarations of
+                all other names
+    constants   names in capitals whose value has only constants in it, such fields of the table
+                (`plain.SMALL`, or `book = { PAUSED = 1 }`), and loops that fill either: set by the
+                first call. While a library loads the server has nothing of Lua but its grammar, so
+                even `string.gmatch` must wait
+    state       all else, also the other fields of the table (`lines.unlisted = {}`): it is set anew
+                by each call that takes the part in, in the place where the call does so
 
 What must always hold: what is not known to be a constant is state. So a part that somebody adds a variable to
 keeps nothing of one call for the next, and neither does a call that ended with an error, for the next one
@@ -27,8 +29,8 @@ from eventbus.store.scripting.linker import Part, find_names
 __all__ = ["NAMES", "Sections", "split_part"]
 
 NAMES = (
-    "redis", "cmsgpack", "cjson", "struct", "bit", "string", "math", "table", "tonumber", "tostring", "type", "ipairs",
-    "pairs", "next", "unpack", "pcall", "error", "select",
+    "redis", "cmsgpack", "cjson", "struct", "bit", "string", "math", "table", "tonumber", "tostring", "type",
+    "ipairs", "pairs", "next", "unpack", "pcall", "error", "select",
 )  # fmt: skip
 """What the server gives a function, but not a library that loads."""
 

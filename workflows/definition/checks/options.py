@@ -92,6 +92,7 @@ def check_limit(limit: Any, where: str) -> Limit | None:
         )
     if limit.by is not None or limit.each or limit.each_rate:
         raise DefinitionError(
-            f"the limit of {where} has by, each or each_rate, which only the limits of events have; give it at_once and rate"
+            f"the limit of {where} has by, each or each_rate, which only the limits of events have; "
+            "give it at_once and rate"
         )
     return limit

@@ -1,7 +1,8 @@
 """Groups: calls and branches that run side by side, all of them or until the first one ends.
 
     gather   waits for all, and raises the error of the lowest position; it records nothing
-    race     the first one that ends wins; the winner is recorded before the code goes on, and the others are closed
+    race     the first one that ends wins; the winner is recorded before the code goes on, and the
+             others are closed
 
 What must always hold: a replay takes the winner that is recorded, and does not run the code of the others, so
 nothing of them can be awaited behind the race. If a worker dies before the winner is recorded, it is decided
@@ -319,7 +320,8 @@ def _check_given(run: CodeRun, scope: Scope, given: Sequence[Any], name: str) ->
             told, is_taken = f"coroutine {shown(one)}", one in run.branched
         if is_taken or number in seen:
             raise UsageError(
-                f"{told} belongs to a group already, which alone would learn its end; make another call for ctx.{name}"
+                f"{told} belongs to a group already, which alone would learn its end; "
+                f"make another call for ctx.{name}"
             )
         seen.add(number)
 

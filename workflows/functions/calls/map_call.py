@@ -58,7 +58,11 @@ class MapCall(Call[Any]):
         for an item.
         """
         super().__init__(run, scope, task.name)
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if (
+            not isinstance(limit, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+            or isinstance(limit, bool)
+            or limit < 1
+        ):
             raise DefinitionError(
                 f"expected the limit of ctx.map to be a whole number from 1 on, got: {shown(limit)}"
             )
@@ -173,6 +177,7 @@ def _check_known(task: Task[..., Any]) -> None:
     options = (task.function, task.name, task.retry, task.timeout)
     if known is None or (known.function, known.name, known.retry, known.timeout) != options:
         raise DefinitionError(
-            f"{task.where} would be run by any worker, which finds it by its module and name and has the options of its "
-            "decorator alone; decorate it with @task, without using(...), or map it in this worker: local=True"
+            f"{task.where} would be run by any worker, which finds it by its module and name and has the "
+            "options of its decorator alone; decorate it with @task, without using(...), or map it in this "
+            "worker: local=True"
         )

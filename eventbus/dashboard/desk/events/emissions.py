@@ -61,7 +61,8 @@ async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: E
     await read_event(desk, caller, {"event": order.event}, NoQuery())
     if (place := find_hidden(order.payload)) is not None:
         raise PayloadError(
-            f"the payload holds at {place} what a page shows instead of a hidden value; give the value itself",
+            f"the payload holds at {place} what a page shows instead of a hidden value; "
+            "give the value itself",
             path=place,
         )
     event = desk.provider.inspector.event(order.event)

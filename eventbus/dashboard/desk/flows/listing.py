@@ -61,8 +61,9 @@ class FlowList(msgspec.Struct, frozen=True, kw_only=True):
 class VersionLine(msgspec.Struct, frozen=True, kw_only=True):
     """A version of a workflow: how many of its flows are open, and how many live workers can run them.
 
-    `is_newest`: a live worker registered it last. `is_exact` is False if there are more open flows than were looked at. `is_safe`
-    tells that the code of the version may go: it is not the newest one, and no flow of it is open.
+    `is_newest`: a live worker registered it last. `is_exact` is False if there are more open flows
+    than were looked at. `is_safe` tells that the code of the version may go: it is not the newest
+    one, and no flow of it is open.
     """
 
     workflow: str
