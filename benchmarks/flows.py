@@ -1,10 +1,9 @@
 """The workflows of the benchmarks, with steps that do nothing.
 
-`chain`: so many steps, one after the other. `fan`: one step, so many side by side after it, and
-one after these. With `-spread` each step is a job. `program`: a durable function of so many steps, one after
-the other.
-`pipeline`: the same as a pipeline. `machine`: a state machine that makes so many moves. Each step and the `completed` hook
-return `n + 1`, as the peer's jobs do; the steps of a pipeline return it in an object.
+`chain`: so many steps, one after the other. `fan`: one step, so many side by side after it, and one after
+these. With `-spread` each step is a job. `program`: a durable function of so many steps, one after the
+other. `pipeline`: the same as a pipeline. `machine`: a state machine that makes so many moves. Each step and
+the `completed` hook return `n + 1`, as the peer's jobs do; the steps of a pipeline return it in an object.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ async def _until(
 ) -> None:
     """Wait until so many flows are in a state."""
     queue = f"workflow.{workflow}"
-    while (await provider.inspector.counts(queue, states=(state,)))[state] < count:  # noqa: ASYNC110  (nobody tells)
+    while (  # noqa: ASYNC110  (nobody tells)
+        (await provider.inspector.counts(queue, states=(state,)))[state] < count
+    ):
         await asyncio.sleep(_LOOK_SECONDS)
 
 

@@ -40,7 +40,8 @@ async def measure_firing(url: str, count: int) -> dict[str, float]:
         start = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=10 + count / 500)
         await _plant(provider.schedules, count, start)
         await asyncio.sleep((start - datetime.now(UTC)).total_seconds() + 0.1)
-        runner = ScheduleRunner(provider.schedules._store, key_ttl=604_800.0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        store = provider.schedules._store  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        runner = ScheduleRunner(store, key_ttl=604_800.0)
         threshold = client.config_get("slowlog-log-slower-than")["slowlog-log-slower-than"]
         client.config_set("slowlog-log-slower-than", 100)
         client.slowlog_reset()

@@ -127,7 +127,10 @@ async def main() -> None:
         assert machine is not None
         for move in machine.moves:
             say(
-                f"   {move.version} {move.kind}: {move.transition}, {move.source} -> {move.target} {move.error}".rstrip()
+                (
+                    f"   {move.version} {move.kind}: {move.transition}, "
+                    f"{move.source} -> {move.target} {move.error}"
+                ).rstrip()
             )
 
 

@@ -204,18 +204,20 @@ _CONTEXT = (
 )
 _OFFERED = {
     eventbus.EventProvider: (
-        "add_group cancel context emit emit_many failed flush include inspector jobs lifespan listen on pause pool pools queues remove_group result resume schedules set_limit settings "
-        "start stop subscribe sync unsubscribe use watch worker"
+        "add_group cancel context emit emit_many failed flush include inspector jobs lifespan listen on "
+        "pause pool pools queues remove_group result resume schedules set_limit settings start stop "
+        "subscribe sync unsubscribe use watch worker"
     ),
     # `add`, `append`, `has_job_of`, `remove`, `running` and `start` are for the provider; the API reference
     # leaves them out.
     eventbus.EventWorker: (
-        "add append claimed has_job_of health id is_idle queues remove request_stop running start stop wait wait_drained"
+        "add append claimed has_job_of health id is_idle queues remove request_stop running start stop wait "
+        "wait_drained"
     ),
     eventbus.Handlers: "on",
     eventbus.JobFailure: (
-        "attempts causes correlation_id error error_type flow_id group is_declared job_id message meta name outcome queue rollback "
-        "rollback_errors root_id stalls step traceback worker"
+        "attempts causes correlation_id error error_type flow_id group is_declared job_id message meta name "
+        "outcome queue rollback rollback_errors root_id stalls step traceback worker"
     ),
     eventbus.Emission: "cancel cancelled correlation_id done enqueued event groups job_id joined",
     eventbus.SyncEmission: "cancel correlation_id done enqueued groups job_id joined result",
@@ -226,10 +228,15 @@ _OFFERED = {
     eventbus.Watch: "aclose newest pending position reached",
     eventbus.Change: "at_ms attempt due_ms error job_id note position queue state what worker",
     Inspector: (
-        "audit begin_operation cancel check_server controls counts delay edit event events failures find find_by_field groups history job jobs note_audit operation operations "
-        "preview_operation prioritize promote purge queue_names queues remove remove_tree replace_payload retry retry_all run_operations server stop_operation tree why workers"
+        "audit begin_operation cancel check_server controls counts delay edit event events failures find "
+        "find_by_field groups history job jobs note_audit operation operations preview_operation prioritize "
+        "promote purge queue_names queues remove remove_tree replace_payload retry retry_all run_operations "
+        "server stop_operation tree why workers"
     ),
-    eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
+    eventbus.Event: (
+        "default errors keep_completed keep_failed key limit name payload reply require_worker result retry "
+        "retry_on ttl"
+    ),
     eventbus.testing.TestBus: (
         "adopt advance drain emitted expect fail hold keep kill_worker lose_connections now ran refuse "
         "release replace run server_away settle signal_when start_worker stop_worker trigger_when"
@@ -244,20 +251,22 @@ _OFFERED = {
     workflows.FlowSchedules: "add cron every",
     workflows.FlowHandle: "cancel id report result retry signal state status trigger workflow",
     workflows.FlowContext: (
-        "continue_as_new correlation_id emit flow flow_id gather history_is_long input keep_line log map meta now patched race random retired rollback "
-        "run shared sleep state step uuid wait_for worker"
+        "continue_as_new correlation_id emit flow flow_id gather history_is_long input keep_line log map "
+        "meta now patched race random retired rollback run shared sleep state step uuid wait_for worker"
     ),
     workflows.Durable: (
-        "check_signal concurrency errors function input is_answer keep_completed keep_failed limit max_history name output retry retry_on signals state timeout version where"
+        "check_signal concurrency errors function input is_answer keep_completed keep_failed limit "
+        "max_history name output retry retry_on signals state timeout version where"
     ),
     workflows.Task: (
-        "codec function is_async item_codec key name pool result retry rollback timeout undo undo_is_async undo_retry undo_timeout using where"
+        "codec function is_async item_codec key name pool result retry rollback timeout undo undo_is_async "
+        "undo_retry undo_timeout using where"
     ),
     workflows.TaskContext: "attempt keep_line key save saved stopping worker",
     workflows.Signal: "decode encode name type",
     workflows.StepContext: (
-        "attempt correlation_id data emit emit_many flow_id input job_id keep_line load log meta progress provider result results run save "
-        "saved shared step stopping traceparent tracestate worker workflow"
+        "attempt correlation_id data emit emit_many flow_id input job_id keep_line load log meta progress "
+        "provider result results run save saved shared step stopping traceparent tracestate worker workflow"
     ),
 }
 

@@ -18,12 +18,12 @@ _ROOT = Path(__file__).resolve().parent.parent
 _PAGES = _ROOT / "docs" / "seeds"
 
 _EVENTS = {
-    "EVR": 10, "EVD": 15, "MSG": 4, "SUB": 15, "HRG": 8, "CTX": 15, "DLV": 5, "SYS": 9, "IPE": 12, "TEP": 4, "IDM": 6,
-    "EMT": 18, "FFE": 4, "RCP": 6, "QMG": 10, "TTL": 4, "CTR": 20, "SCH": 10, "DPL": 7, "SCN": 5,
+    "EVR": 10, "EVD": 15, "MSG": 4, "SUB": 15, "HRG": 8, "CTX": 15, "DLV": 5, "SYS": 9, "IPE": 12, "TEP": 4,
+    "IDM": 6, "EMT": 18, "FFE": 4, "RCP": 6, "QMG": 10, "TTL": 4, "CTR": 20, "SCH": 10, "DPL": 7, "SCN": 5,
 }  # fmt: skip
 _WORKFLOWS = {
-    "WFD": 8, "WCX": 4, "WER": 6, "WCT": 16, "IPW": 7, "DWF": 20, "OPT": 7, "FLB": 8, "RES": 3, "STR": 6, "RBK": 7,
-    "STO": 3, "WTO": 4, "SDN": 8, "MIN": 16, "FRG": 3, "WID": 7, "MEM": 3, "RAC": 3, "PRP": 7,
+    "WFD": 8, "WCX": 4, "WER": 6, "WCT": 16, "IPW": 7, "DWF": 20, "OPT": 7, "FLB": 8, "RES": 3, "STR": 6,
+    "RBK": 7, "STO": 3, "WTO": 4, "SDN": 8, "MIN": 16, "FRG": 3, "WID": 7, "MEM": 3, "RAC": 3, "PRP": 7,
 }  # fmt: skip
 
 

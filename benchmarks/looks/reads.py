@@ -41,7 +41,10 @@ _LINES = (
     "top --once",
     "top --once --json",
     f"jobs count {_EVENT}",
-    *(f"jobs list {_EVENT} --state {state}" for state in ("waiting", "delayed", "active", "failed", "completed")),
+    *(
+        f"jobs list {_EVENT} --state {state}"
+        for state in ("waiting", "delayed", "active", "failed", "completed")
+    ),
     f"jobs list {_EVENT} --state failed --since 1h --limit 1000",
     "jobs failures",
     "jobs show {job} --full",

@@ -55,7 +55,9 @@ async def _fill(provider: EventProvider, count: int) -> None:
             await provider.flush()
         provider.emit_many(_EVENT, range(-_FAILED, 0), reply=False)
         await provider.flush()
-        while sum((await provider.inspector.counts(_EVENT, states=["waiting", "active"])).values()):  # noqa: ASYNC110  (nobody tells)
+        while (  # noqa: ASYNC110  (nobody tells)
+            sum((await provider.inspector.counts(_EVENT, states=["waiting", "active"])).values())
+        ):
             await asyncio.sleep(0.5)
     for first in range(0, count, _CHUNK):
         provider.emit_many(_EVENT, range(first, min(first + _CHUNK, count)), delay="1 day", reply=False)

@@ -80,7 +80,8 @@ def _compare(name: str, pairs: list[tuple[_Round, _Round]]) -> None:
     own = statistics.median(on.own / off.own for on, off in pairs)
     least = min(on.own for on, _ in pairs) / min(off.own for _, off in pairs)
     print(
-        f"{name}, on ÷ off: jobs/s {speed:.3f}, server {server:.3f}, worker {own:.3f}, the least of all {least:.3f}"
+        f"{name}, on ÷ off: jobs/s {speed:.3f}, server {server:.3f}, worker {own:.3f}, "
+        f"the least of all {least:.3f}"
     )
 
 

@@ -43,7 +43,9 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._client = redis.Redis.from_url(url, socket_timeout=None)  # pyright: ignore[reportUnknownMemberType]
+        self._client = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+            url, socket_timeout=None
+        )
 
     def wait_ready(self, process: subprocess.Popen[bytes]) -> None:
         """Return when the server answers; raises RuntimeError if it ends, or not in time."""
@@ -77,7 +79,9 @@ class Server:
         self._client.slowlog_reset()  # pyright: ignore[reportUnknownMemberType]
         try:
             yield calls
-            found = self._client.slowlog_get(_WATCHED[_LENGTH])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            found = (  # pyright: ignore[reportUnknownVariableType]
+                self._client.slowlog_get(_WATCHED[_LENGTH])  # pyright: ignore[reportUnknownMemberType]
+            )
             calls.longest_ms = max([_WATCHED[_SLOW], *(entry["duration"] for entry in found)]) / 1000
         finally:
             self._set(_UNWATCHED)

@@ -19,24 +19,25 @@ _CALL = "the server's longest call, ms"
 
 _FLOOR = "the floor keeps no records and gives no leases; a job costs two reads and two writes of its record"
 _CACHES = (
-    "a million records and a list of a million entries: lookups leave the caches of the CPU (our reading; not measured "
-    "apart)"
+    "a million records and a list of a million entries: lookups leave the caches of the CPU (our reading; "
+    "not measured apart)"
 )
 _LUA = (
-    "Lua: of a turn's time a sixth is commands, and the rest reads rows, records and holds, job by job. Next: fewer "
-    "strings made for each job"
+    "Lua: of a turn's time a sixth is commands, and the rest reads rows, records and holds, "
+    "job by job. Next: fewer strings made for each job"
 )
 _SPREAD = "each job finds its queue empty: each add wakes the pool, each claim asks a queue for one job"
 _LOAD = (
-    "the library of functions is loaded once for a release and a server: 9 to 12 ms on a quiet machine, 20 to 34 beside "
-    "starting processes"
+    "the library of functions is loaded once for a release and a server: 9 to 12 ms on a quiet machine, "
+    "20 to 34 beside starting processes"
 )
 _SLOW_CLOCK = (
     "time on the clock, on a machine whose cores were slow in this run: 6 to 8 ms in the run of 2026-11-21"
 )
 _PYTHON = (
-    "one worker process, whose core is full: the Python of a flow of 3 steps takes it 0.13 to 0.2 ms, and the server an "
-    "eighth of BullMQ's CPU. Next: fewer awaits and callbacks for each step; a second worker on a core of its own"
+    "one worker process, whose core is full: the Python of a flow of 3 steps takes it 0.13 to 0.2 ms, and "
+    "the server an eighth of BullMQ's CPU. Next: fewer awaits and callbacks for each step; a second worker "
+    "on a core of its own"
 )
 _ONE_PROCESS = "all 50 emitters share one Python process and one core of two"
 _SMALL = "each provider has a send buffer of its own, and hands over a few emissions at a time"
@@ -46,8 +47,8 @@ REASONS: dict[tuple[str, str, str], str] = {
         "a signal to a sleeping flow, until the caller has its result, one at a time: signal",
         "p50, ms",
         "request-reply",
-    ): "a turn more than a request: what the signal did is recorded before the code goes on. Both processes have slept "
-    "before each signal, and not before each request",
+    ): "a turn more than a request: what the signal did is recorded before the code goes on. "
+    "Both processes have slept before each signal, and not before each request",
     **{
         (f"{what} of 3 steps, one after the other, {count} in flight", "flows/s", "BullMQ"): _PYTHON
         for what in ("flow", "a durable function")
@@ -61,8 +62,8 @@ REASONS: dict[tuple[str, str, str], str] = {
         "the same, spread: a job for each step",
         "flows/s",
         "BullMQ",
-    ): "four jobs one after the other, each a claim, a record, a settle and the hand-over to the next; most of it Lua; "
-    "emitter, worker and server share two cores",
+    ): "four jobs one after the other, each a claim, a record, a settle and the hand-over to the next; "
+    "most of it Lua; emitter, worker and server share two cores",
     (
         _SINGLE,
         "jobs/s",

@@ -33,15 +33,17 @@ _FINAL = ("completed", "failed", "cancelled")
 _LINES = ("ready", "ready+", "suspects")
 _CHUNK = 1000
 
-#: For each key: its type, its ms to live; the record of a job, in hex, or its stalls; the job of a pointer; and which entry
-#: of a list counts.
+#: For each key: its type, its ms to live; the record of a job, in hex, or its stalls; the job of a pointer;
+#: and which entry of a list counts.
 _LOOK = """
 local rows = {}
 for i, name in ipairs(ARGV) do
   local kind = redis.call('TYPE', name).ok
   local v = {}
   if string.find(name, '}:job:', 1, true) and kind == 'string' then
-    v[1] = string.gsub(redis.call('GET', name), '.', function(each) return string.format('%02x', string.byte(each)) end)
+    v[1] = string.gsub(redis.call('GET', name), '.', function(each)
+      return string.format('%02x', string.byte(each))
+    end)
   elseif kind == 'hash' then
     v = redis.call('HMGET', name, 'stalls', 'job', 'entry')
   end

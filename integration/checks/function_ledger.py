@@ -3,7 +3,8 @@ result.
 
 What must always hold for each flow, besides what `ledger` says of any flow:
 - the recorded result of a step is that of its last run, so no recorded step ran again;
-- whatever began is recorded, and what took effect is recorded as completed, or as unknown if its worker was killed;
+- whatever began is recorded, and what took effect is recorded as completed, or as unknown if its
+  worker was killed;
 - the rollbacks ran in the reverse order of the ends of steps and of the flows that the function started;
 - each replay of its code saw the same of each piece: results, winners, signals, times and random numbers;
 - no step began after the code had ended;
@@ -163,7 +164,8 @@ class FunctionLedger:
         for each in self._ledger.seen_in(account.id):
             name, _, told = each.partition("=")
             if seen.setdefault(name, told) != told:
-                yield f"{account.id}: its code saw {seen[name]!r} of {name}, and {told!r} in another run of it"
+                saw = f"its code saw {seen[name]!r} of {name}, and {told!r} in another run of it"
+                yield f"{account.id}: {saw}"
         steps, late = account.report.steps, self._ledger.begun_after_end(account.id)
         labels = {each.payload for each in late}
         end = max((step.ended_ms for label, step in steps.items() if label not in labels), default=0)

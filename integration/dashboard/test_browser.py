@@ -246,8 +246,10 @@ async def test_check_21_a_foreign_page_neither_acts_nor_frames(
 ) -> None:
     watch.expected = ("evil.example", "401", "403", "frame", "Cross-Origin", "CORS", "net::ERR")
     page = await open_page("/")
-    evil = f"""<form method=post action="{shop.url}/queues/event.paid/pause"><input name=reason value=x></form>
-      <iframe src="{shop.url}/"></iframe>"""
+    evil = (
+        f'<form method=post action="{shop.url}/queues/event.paid/pause"><input name=reason value=x></form>\n'
+        f'      <iframe src="{shop.url}/"></iframe>'
+    )
 
     async def serve(route: Any) -> None:
         await route.fulfill(body=evil, content_type="text/html")
@@ -257,7 +259,8 @@ async def test_check_21_a_foreign_page_neither_acts_nor_frames(
     for frame in page.frames[1:]:
         assert "Queues" not in await frame.content()
     sent = await page.evaluate(
-        "(url) => fetch(url, {method: 'POST', credentials: 'include', mode: 'no-cors'}).then(() => 1, () => 0)",
+        "(url) => fetch(url, {method: 'POST', credentials: 'include', mode: 'no-cors'})"
+        ".then(() => 1, () => 0)",
         f"{shop.url}/api/v1/queues/event.paid/pause",
     )
     assert sent in (0, 1)
@@ -326,7 +329,8 @@ async def test_check_24_a_keyboard_alone_is_enough_and_its_place_is_seen(shop: S
     for _ in range(30):
         await page.keyboard.press("Tab")
         name, outline = await page.evaluate(
-            "(() => { const e = document.activeElement; return [e.innerText || e.id || e.tagName, getComputedStyle(e).outlineStyle]; })()"
+            "(() => { const e = document.activeElement; "
+            "return [e.innerText || e.id || e.tagName, getComputedStyle(e).outlineStyle]; })()"
         )
         assert outline != "none", name
         seen.append(name)

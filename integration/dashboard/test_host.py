@@ -166,7 +166,8 @@ async def test_check_16_a_server_that_dies_is_told_and_is_back_by_itself(
     assert await page.evaluate("document.body.classList.contains('is-stale')")
     assert await page.inner_text("tbody") == shown, "what was known stays, marked as old"
     answer = await page.evaluate(
-        "fetch('../api/v1/queues/event.paid/pause', {method: 'POST', body: '{}', headers: {'content-type': 'application/json'}})"
+        "fetch('../api/v1/queues/event.paid/pause', "
+        "{method: 'POST', body: '{}', headers: {'content-type': 'application/json'}})"
         ".then(async (answer) => [answer.status, (await answer.json()).detail])"
     )
     assert answer[0] == 503

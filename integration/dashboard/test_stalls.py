@@ -45,7 +45,8 @@ async def test_check_8_a_job_that_failed_twice_stalled_and_completed_tells_all_o
     timeline = page.partition('class="timeline"')[2].partition("</ol>")[0]
     told = re.sub(r"<[^>]+>", "", timeline)
     assert re.search(
-        rf"stalled, attempt 3, worker {killed.id}: .*which renewed it \d+ ms before, its event loop \d+ ms behind",
+        rf"stalled, attempt 3, worker {killed.id}: .*which renewed it \d+ ms before, "
+        r"its event loop \d+ ms behind",
         told,
     ), "lease age and loop lag"
     assert len(re.findall(r"\d+ m?s later", told)) >= 8, "how long it waited, ran and waited between attempts"

@@ -178,7 +178,9 @@ async def wait_state(handle: FlowHandle[Any], step: str, state: str) -> None:
     """Wait until a step is recorded in this state; a spread flow has no steps before a worker has
     claimed it.
     """
-    while (found := (await handle.report()).steps.get(step)) is None or found.state != state:  # noqa: ASYNC110  (the server notifies nobody)
+    while (  # noqa: ASYNC110  (the server notifies nobody)
+        (found := (await handle.report()).steps.get(step)) is None or found.state != state
+    ):
         await asyncio.sleep(_BETWEEN)
 
 

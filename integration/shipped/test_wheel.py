@@ -186,8 +186,14 @@ def test_the_installed_package_is_typed_for_others(python: Path, name: str) -> N
 
 
 def test_the_installed_packages_are_found_to_be_those_of_the_wheel(python: Path) -> None:
-    program = "from eventbus.cli.packages import look_at_packages; print([each.level for each in look_at_packages()])"
+    program = (
+        "from eventbus.cli.packages import look_at_packages; "
+        "print([each.level for each in look_at_packages()])"
+    )
     done = _run(python, "-c", program)
     assert done.stdout == "['ok']\n", done.stdout + done.stderr
-    record = "from importlib.metadata import files; print(sum(each.hash is not None for each in files('eventbus-workflows')))"
+    record = (
+        "from importlib.metadata import files; "
+        "print(sum(each.hash is not None for each in files('eventbus-workflows')))"
+    )
     assert int(_run(python, "-c", record).stdout) > 100, "there was something to compare"

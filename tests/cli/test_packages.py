@@ -166,7 +166,8 @@ def test_a_distribution_that_was_overwritten_by_ours_is_a_warning(site: Site) ->
     (packages,) = found
     assert packages["level"] == "warning"
     assert packages["said"] == (
-        "llama-index-workflows ships package workflows too: what is installed or removed next destroys the other"
+        "llama-index-workflows ships package workflows too: "
+        "what is installed or removed next destroys the other"
     )
     assert (program["level"], code) == ("ok", 0)
 
@@ -229,7 +230,8 @@ def test_a_foreign_package_that_is_found_before_ours_is_named(
     found, _, code = other.check()
     assert [each["level"] for each in found] == ["error"]
     assert found[0]["said"] == (
-        f"package workflows is imported from {other.packages / 'workflows'}, which llama-index-workflows ships"
+        f"package workflows is imported from {other.packages / 'workflows'}, "
+        "which llama-index-workflows ships"
     )
     assert found[0]["remedy"].endswith("pip uninstall llama-index-workflows")
     assert code == 2

@@ -16,14 +16,15 @@ _TOKEN = re.compile(
 _KEYWORDS = frozenset(
     re.findall(
         r"\w+",
-        "and break do else elseif end false for function if in local nil not or repeat return then true until while",
+        "and break do else elseif end false for function if in local nil not or repeat return then true "
+        "until while",
     )
 )
 _KNOWN = frozenset(
     re.findall(
         r"\w+",
-        "redis cmsgpack cjson struct bit string math table tonumber tostring type ipairs pairs next unpack pcall"
-        " error select KEYS ARGV",
+        "redis cmsgpack cjson struct bit string math table tonumber tostring type ipairs pairs next unpack "
+        "pcall error select KEYS ARGV",
     )
 )
 """What Redis gives a script."""
@@ -73,9 +74,10 @@ class _Reader:
     def _read_token(self) -> None:
         token = self._next()
         handler = {
-            "local": self._read_local, "function": self._read_function, "for": self._read_for, "repeat": self._repeat,
-            "if": lambda: self._ends.append("if"), "then": self._open, "elseif": self._close, "else": self._reopen,
-            "do": self._do, "while": lambda: self._ends.append("while"), "end": self._end, "until": self._until,
+            "local": self._read_local, "function": self._read_function, "for": self._read_for,
+            "repeat": self._repeat, "if": lambda: self._ends.append("if"), "then": self._open,
+            "elseif": self._close, "else": self._reopen, "do": self._do,
+            "while": lambda: self._ends.append("while"), "end": self._end, "until": self._until,
             "{": lambda: self._ends.append("{"), "(": lambda: self._ends.append("("),
             "}": self._ends.pop, ")": self._ends.pop,
         }.get(token)  # fmt: skip

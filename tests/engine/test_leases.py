@@ -254,7 +254,7 @@ async def test_a_job_that_stalls_too_often_fails_and_the_log_says_which(
         emission = emitter.emit("ask", "secret", correlation_id="req-1")
         await began.wait()
         await _keeper(worker).aclose()
-        worker._worker._rescuer.run_once = _never  # pyright: ignore[reportPrivateUsage]  (the other one is to judge)
+        worker._worker._rescuer.run_once = _never  # the other one is to judge
         async with other.worker():
             with pytest.raises(StalledError) as caught:
                 await asyncio.wait_for(emission, 240)
@@ -312,7 +312,7 @@ async def test_a_renewal_that_overtakes_an_attempt_does_not_hit_the_next_one(
         tokens.append((ctx.job_id, ctx._own.job.token))  # pyright: ignore[reportPrivateUsage]
         if ctx.attempt == 1:
             raise ValueError
-        worker._worker.claimer.executor.lose(tokens[:1])  # pyright: ignore[reportPrivateUsage]  (what the thread found lost then)
+        worker._worker.claimer.executor.lose(tokens[:1])  # what the thread found lost then
         await asyncio.sleep(0)
         return ctx.attempt
 

@@ -261,7 +261,8 @@ async def test_a_removed_group_loses_its_history(shard: Shard) -> None:
     await _tally(shard, 2, {COMPLETED: 1}, queue=name)
     assert await _sum(shard, COMPLETED, name) == 1
     removal = await shard.store.groups.remove(
-        QUEUE, "audit", force=True, limit=100, age_completed=0, age_failed=0, key_ttl_ms=_DAY, call="c", text="{}", now=shard.now
+        QUEUE, "audit", force=True, limit=100, age_completed=0, age_failed=0, key_ttl_ms=_DAY,
+        call="c", text="{}", now=shard.now,
     )  # fmt: skip
     assert removal.word == "done"
     assert await shard.command("KEYS", shard.key("*", f"{name}:*")) == []

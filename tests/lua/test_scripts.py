@@ -165,9 +165,13 @@ async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
 async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
     given: dict[str, Any] = {
         "lane": "lane", "call": "call", "lease_ms": "lease", "pool": "pool", "idle": "offer", "want": "want",
-        "suspects": "most", "watched": "watched", "is_alone": True, "max_bytes": "bytes", "now": "now", "queues": _sample(turn_rows.TurnQueue, 2),
+        "suspects": "most", "watched": "watched", "is_alone": True, "max_bytes": "bytes",
+        "now": "now", "queues": _sample(turn_rows.TurnQueue, 2),
         "settles": _sample(turn_rows.SettleRow, 3),
-        "appends": [Append("id", "token", 7, ["a", "b"], {"name": "text"}, ["s"]), Append("id", "token", 0, ["c"], {}, [])],
+        "appends": [
+            Append("id", "token", 7, ["a", "b"], {"name": "text"}, ["s"]),
+            Append("id", "token", 0, ["c"], {}, []),
+        ],
     }  # fmt: skip
     await store.turn(**given)
     fields = load_script("turn").fields
@@ -252,7 +256,10 @@ async def test_the_scripts_of_controls_get_what_their_headers_say(store: Store, 
     await store.controls.pause("queue", by="by", reason="reason", now="now")
     assert recorder.arguments == ["now", "pause", *_expected("pause")[2:]]
     edit = Edit("id", "call", ("states",), "due", "priority", "print", "body", "limit")
-    await store.controls.edit(edit._replace(states="states"), now="now")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await store.controls.edit(
+        edit._replace(states="states"),
+        now="now",  # pyright: ignore[reportArgumentType]
+    )
     assert recorder.arguments == _expected("edit")
     found = await store.controls.look(["queue"] * 2)
     assert recorder.arguments == [*_expected("limits", queues=2), *load_script("limits").fields["queues"] * 2]

@@ -128,7 +128,8 @@ class JobChecker:
         took = Counter(turn.queues[claim.queue - 1][0] for claim in answer.claims)
         has_lanes = any(job.lane for jobs in there.values() for job in jobs)
         if has_lanes:
-            return  # they have a share in each second call, and what is left in the others; `more` names what stays
+            # They have a share in each second call, and what is left in the others; `more` names what stays.
+            return
         for name, quota in turn.queues:
             part = want if len(chosen) < turn.want else want // max(len(there), 1)
             should = min(part, quota - suspects[name], len(there.get(name, [])))

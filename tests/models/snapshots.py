@@ -34,13 +34,16 @@ for _, name in ipairs(redis.call('KEYS', '*')) do
     local all = redis.call('HGETALL', name)
     for i = 1, #all, 2 do
       local is_job = string.sub(all[i], 1, 1) ~= '#'
-      value[i], value[i + 1] = all[i], is_job and string.sub(all[i + 1], 7, 7) .. string.gsub(string.sub(all[i + 1], 10), '%z', ' ') or ''
+      value[i], value[i + 1] = all[i], is_job and string.sub(all[i + 1], 7, 7)
+        .. string.gsub(string.sub(all[i + 1], 10), '%z', ' ') or ''
     end
   elseif string.find(name, '}:slots:', 1, true) then
     value = redis.call('HGETALL', name)
     for i = 1, #value, 2 do
       local field = value[i]
-      if field == '' or string.sub(field, 1, 1) == ':' then value[i + 1] = tostring(struct.unpack('>I4', value[i + 1])) end
+      if field == '' or string.sub(field, 1, 1) == ':' then
+        value[i + 1] = tostring(struct.unpack('>I4', value[i + 1]))
+      end
       if field == '=' then value[i + 1] = '' end
       if field == '' then value[i] = 'running' end
     end
@@ -49,7 +52,9 @@ for _, name in ipairs(redis.call('KEYS', '*')) do
   elseif kind == 'set' then value = redis.call('SMEMBERS', name)
   elseif kind == 'list' then value = redis.call('LRANGE', name, 0, -1)
   elseif kind == 'string' and string.find(name, '}:job:', 1, true) then
-    value = string.gsub(redis.call('GET', name), '.', function(each) return string.format('%02x', string.byte(each)) end)
+    value = string.gsub(redis.call('GET', name), '.', function(each)
+      return string.format('%02x', string.byte(each))
+    end)
   elseif kind == 'string' then value = redis.call('GET', name)
   else
     value = {}

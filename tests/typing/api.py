@@ -57,7 +57,16 @@ assert_type(
 assert_type(Event("a", payload=list[Order], key=lambda orders: orders[0].order_id), Event[list[Order], Any])
 assert_type(Event("a", key=lambda anything: anything["id"]), Event[Any, Any])
 
-Event("keyed", payload=Order, result=None, key=lambda order: order.nothing)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownLambdaType, reportUnknownMemberType]
+Event(
+    "keyed",
+    payload=Order,
+    result=None,
+    key=lambda order: (
+        (
+            order  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType]
+        ).nothing  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    ),
+)
 Event("ttl", ttl=timedelta(days=1), errors=[ValueError], retry=Retry(attempts=2), reply=False)
 
 provider = EventProvider(
@@ -88,10 +97,21 @@ async def emitting() -> None:
     assert_type(provider.emit_many("by.name", [1, "2"]), list[Emission[Any]])
     assert_type(await provider.result("id", event=placed), Receipt)
     assert_type(await provider.result("id"), Any)
-    provider.emit(placed, "text")  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    provider.emit(  # type: ignore[misc]
+        placed,
+        "text",  # pyright: ignore[reportCallIssue, reportArgumentType]
+    )
     provider.emit(placed)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
-    provider.emit(placed, Order("1"), prio=1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-    provider.emit(placed, Order("1"), lifo="yes")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    provider.emit(  # type: ignore[call-overload]
+        placed,
+        Order("1"),
+        prio=1,  # pyright: ignore[reportCallIssue]
+    )
+    provider.emit(  # type: ignore[call-overload]
+        placed,
+        Order("1"),
+        lifo="yes",  # pyright: ignore[reportCallIssue, reportArgumentType]
+    )
 
 
 async def emitting_with_what_may_be_missing() -> None:
@@ -101,7 +121,11 @@ async def emitting_with_what_may_be_missing() -> None:
     assert_type(emission, Emission[Receipt])
     assert_type(wrapped(Order("1"), idempotency_key=None, reply_timeout=None), Emission[Receipt])
     wrapped(Order("1"), key="x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    provider.emit(placed, Order("1"), priority=None)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    provider.emit(  # type: ignore[call-overload]
+        placed,
+        Order("1"),
+        priority=None,  # pyright: ignore[reportCallIssue, reportArgumentType]
+    )
 
 
 def wrapped(order: Order, **options: Unpack[EmitKeywords]) -> Emission[Receipt]:
@@ -115,7 +139,10 @@ def emitting_from_a_thread() -> None:
     assert_type(provider.sync.result("id", event=placed), Receipt)
     assert_type(provider.sync.result("id"), Any)
     assert_type(provider.sync.emit_many(placed, [Order("1")]), list[SyncEmission[Receipt]])
-    provider.sync.emit(placed, 5)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    provider.sync.emit(  # type: ignore[misc]
+        placed,
+        5,  # pyright: ignore[reportCallIssue, reportArgumentType]
+    )
 
 
 @provider.on(placed, concurrency=20, retry=Retry(attempts=5), timeout="10s")
@@ -185,9 +212,11 @@ async def named(given: EventProvider) -> AsyncGenerator[str]:
     yield given.settings.name
 
 
-@provider.lifespan  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
 async def yields_nothing() -> int:
     return 1
+
+
+provider.lifespan(yields_nothing)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
 @provider.use
@@ -204,8 +233,10 @@ async def alert(failure: JobFailure) -> None:
 def note(failure: JobFailure) -> None: ...
 
 
-@provider.failed  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
 async def takes_too_much(failure: JobFailure, more: int) -> None: ...
+
+
+provider.failed(takes_too_much)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
 @provider.use  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
@@ -226,13 +257,17 @@ def sharing_in_a_thread(order: Order, ctx: SyncContext) -> None:
 @provider.on(counted, group="with progress", pool="process")
 def count_on(payload: Any, ctx: ProcessContext) -> int:
     ctx.progress({"done": 1})
-    ctx.emit(counted, 1)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    (
+        ctx  # pyright: ignore[reportUnknownMemberType]
+    ).emit(counted, 1)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     return ctx.attempt
 
 
 @provider.on(counted, pool="process")
 def count(payload: Any, facts: JobFacts) -> int:
-    facts.progress(1)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    (
+        facts  # pyright: ignore[reportUnknownMemberType]
+    ).progress(1)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     return facts.attempt
 
 

@@ -79,23 +79,38 @@ async def using(ctx: BatchContext, sync: SyncBatchContext) -> None:
     await provider.subscribe(placed, price, batch=some)
 
 
-@provider.on(placed, batch=some)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType, reportUntypedFunctionDecorator]
+@provider.on(  # type: ignore[arg-type]
+    placed,
+    batch=some,  # pyright: ignore[reportCallIssue, reportArgumentType, reportUntypedFunctionDecorator]
+)
 async def one(order: Order) -> Receipt:
     return Receipt(1)
 
 
-@provider.on(placed, batch=some)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType, reportUntypedFunctionDecorator]
+@provider.on(  # type: ignore[arg-type]
+    placed,
+    batch=some,  # pyright: ignore[reportCallIssue, reportArgumentType, reportUntypedFunctionDecorator]
+)
 async def of_others(orders: list[str]) -> list[Receipt]:
     return []
 
 
-@provider.on(placed, batch=some)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType, reportUntypedFunctionDecorator]
+@provider.on(  # type: ignore[arg-type]
+    placed,
+    batch=some,  # pyright: ignore[reportCallIssue, reportArgumentType, reportUntypedFunctionDecorator]
+)
 async def to_others(orders: list[Order]) -> list[str]:
     return []
 
 
-@handlers.on(placed, batch=some)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType, reportUntypedFunctionDecorator]
+@handlers.on(  # type: ignore[arg-type]
+    placed,
+    batch=some,  # pyright: ignore[reportCallIssue, reportArgumentType, reportUntypedFunctionDecorator]
+)
 async def nothing(orders: list[Order]) -> None: ...
 
 
-provider.on(placed, batch=100)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+provider.on(  # type: ignore[call-overload]
+    placed,
+    batch=100,  # pyright: ignore[reportCallIssue, reportArgumentType]
+)

@@ -49,7 +49,10 @@ async def order(ctx: FlowContext[str]) -> int:
     assert_type(await ctx.step(name, 3), str)
     assert_type(await ctx.step(draw, 3), str)
     assert_type(await ctx.step(plain, 3), bytes)
-    await ctx.step(charge, 3)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await ctx.step(  # type: ignore[call-overload]
+        charge,
+        3,  # pyright: ignore[reportArgumentType, reportCallIssue]
+    )
     assert_type(await ctx.wait_for(approval), bool)
     assert_type(await ctx.gather(branch(ctx), ctx.step(name, 3)), tuple[int, str])
     assert_type(await ctx.race(ctx.wait_for(approval), ctx.wait_for(approval)), Winner[bool])
@@ -68,8 +71,8 @@ async def orders(ctx: FlowContext[list[str]]) -> list[int]:
     assert_type(await ctx.map(name, [1, 2], limit=3), list[str])
     assert_type(await ctx.map(name, range(3), local=True), list[str])
     assert_type(await ctx.map(name, [1], return_exceptions=True), list[str | Exception])
-    await ctx.map(name, ["a"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
-    await ctx.map(plain, [1])  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await ctx.map(name, ["a"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await ctx.map(plain, [1])  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     both = await ctx.gather(ctx.flow(order, "o-1"), ctx.map(name, [1]))
     assert_type(both, tuple[int, list[str]])
     assert_type(await ctx.race(ctx.flow(order, "o-1"), ctx.flow(order, "o-2")), Winner[int])

@@ -67,7 +67,12 @@ assert_type(Review.skip, Transition[None])
 async def unfit(self: Any, ctx: MachineContext[Draft], verdict: Verdict) -> None: ...
 
 
-transition("a", to="b", wait=Draft, delay=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+transition(  # type: ignore[call-overload]
+    "a",
+    to="b",
+    wait=Draft,
+    delay=3,  # pyright: ignore[reportCallIssue]
+)
 
 
 async def run(flows: WorkflowProvider) -> None:
@@ -77,16 +82,27 @@ async def run(flows: WorkflowProvider) -> None:
     await flow.trigger(Review.approve, Verdict(ok=True))
     await flow.trigger(Review.skip)
     await flow.trigger("approve", {"ok": True})
-    await flow.trigger(Review.approve, "yes")  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
-    await flow.trigger(Review.approve)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    await flow.trigger(  # type: ignore[misc]
+        Review.approve,
+        "yes",  # pyright: ignore[reportCallIssue, reportArgumentType]
+    )
+    await flow.trigger(
+        Review.approve  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    )
     await flow.retry(target="draft")
-    await flows.execute(Review, Verdict(ok=True))  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    await flows.execute(  # type: ignore[misc]
+        Review,
+        Verdict(ok=True),  # pyright: ignore[reportCallIssue, reportArgumentType]
+    )
 
 
 async def inside(ctx: FlowContext[int], machine: MachineContext[int]) -> None:
     """Run one as a part of other flows."""
     assert_type(await ctx.flow(Review, Draft("x"), timeout="1 day"), Any)
-    await ctx.flow(Review, Verdict(ok=True))  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    await ctx.flow(  # type: ignore[misc]
+        Review,
+        Verdict(ok=True),  # pyright: ignore[reportCallIssue, reportArgumentType]
+    )
     machine.children(Part, [1])
     graph: Workflow[Draft, Any] = Workflow("graph", input=Draft)
     assert_type(graph.flow(Review), Step[Draft, Any])

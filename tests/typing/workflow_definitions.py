@@ -119,8 +119,16 @@ async def loading_in_the_loop(ctx: StepContext[Order]) -> int:
 
 checkout.step(loading, after=charge, concurrency=2, pool="process")
 checkout.step(loading, name="named", pool="render")
-checkout.step(loading, name="fork", pool=4)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
-checkout.step(loading_in_the_loop, after=charge, concurrency=1.5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+checkout.step(  # type: ignore[call-overload]
+    loading,
+    name="fork",
+    pool=4,  # pyright: ignore[reportArgumentType, reportCallIssue]
+)
+checkout.step(  # type: ignore[call-overload]
+    loading_in_the_loop,
+    after=charge,
+    concurrency=1.5,  # pyright: ignore[reportArgumentType, reportCallIssue]
+)
 
 
 async def around(value: Any, ctx: EventContext | AttemptContext, call: CallNext) -> Any:
@@ -196,15 +204,29 @@ checkout.then(of_receipt)  # type: ignore[arg-type]  # pyright: ignore[reportArg
 checkout.then(step(of_receipt))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 checkout.step(of_receipt)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
 checkout.step()(of_receipt)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
-checkout.step(pack, retry=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-checkout.step(pack, after=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-checkout.step(when=lambda ctx: ctx.input.nothing)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownLambdaType, reportUnknownMemberType]
+checkout.step(  # type: ignore[call-overload]
+    pack,
+    retry=3,  # pyright: ignore[reportCallIssue, reportArgumentType]
+)
+checkout.step(  # type: ignore[call-overload]
+    pack,
+    after=5,  # pyright: ignore[reportCallIssue, reportArgumentType]
+)
+checkout.step(
+    when=lambda ctx: (
+        (
+            ctx.input  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType]
+        ).nothing  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    )
+)
 checkout.completed(of_receipt)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 checkout.flow(pack)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
-@reserve.rollback  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
 async def wrong(ctx: StepContext[Order], reservation: Receipt) -> None: ...
+
+
+reserve.rollback(wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 registry = StepRegistry()

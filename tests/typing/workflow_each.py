@@ -44,7 +44,13 @@ async def done(ctx: StepContext[list[str]]) -> int:
 def refused(ctx: StepContext[list[str]], item: Any) -> None: ...
 
 
-graph.each(over="find", on_failure="skip")(refused)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+graph.each(  # type: ignore[call-overload]
+    over="find",
+    on_failure="skip",  # pyright: ignore[reportCallIssue, reportArgumentType]
+)(refused)
 graph.each(over="find", spread=True)(refused)
-graph.each(over="find", pool="process")(refused)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+graph.each(  # type: ignore[call-overload]
+    over="find",
+    pool="process",  # pyright: ignore[reportCallIssue]
+)(refused)
 graph.each(at_once=3)(refused)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]

@@ -24,7 +24,10 @@ assert_type(by_name, Step[str, str])
 assert_type(untyped, Step[str, Any])
 assert_type(nap, Step[str, None])
 
-graph.wait(approval, on_failure="skip")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+graph.wait(  # type: ignore[call-overload]
+    approval,
+    on_failure="skip",  # pyright: ignore[reportCallIssue, reportArgumentType]
+)
 graph.wait("later", str, retry=Retry(3))  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 graph.sleep("1 day", timeout="1s")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 

@@ -42,7 +42,7 @@ async def opened(_url: str) -> AsyncGenerator[Emitter]:
     # One listener stays, so that the queue's subscription does: it ends with the last one.
     stays = asyncio.create_task(queue.listen(["none"], _is_ended, timeout=None))
     try:
-        while not await queue.redis.execute_command("PUBSUB", "NUMPAT"):  # noqa: ASYNC110  (nothing else tells)
+        while not await queue.redis.execute_command("PUBSUB", "NUMPAT"):  # noqa: ASYNC110  (no other tells)
             await asyncio.sleep(0.01)
         yield Emitter()
     finally:

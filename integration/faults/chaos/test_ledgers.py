@@ -215,7 +215,11 @@ def test_what_is_wrong_with_a_step_or_a_rollback_is_told(
 
 
 FUNCTION: list[tuple[str, Spoil, str]] = [
-    ("recorded", lambda case: _set_step(case, "act@0", result=case.steps["act@0"].result | {"pid": 1}), "ran again"),
+    (
+        "recorded",
+        lambda case: _set_step(case, "act@0", result=case.steps["act@0"].result | {"pid": 1}),
+        "ran again",
+    ),
     ("unrecorded", lambda case: case.steps.pop("act@2"), "act@2 happened, and is not recorded"),
     ("replay", lambda case: _say(case, 9, "saw", "w=go 1"), "in another run of it"),
     ("short", lambda case: case.heard.pop(), "cannot return that"),

@@ -94,7 +94,9 @@ async def test_a_signal_comes_once_whichever_worker_dies_around_it(
 async def _wait_open(handle: FlowHandle[Any]) -> None:
     """Wait until the step waits for the signal: it is shown as waiting before it can begin, too."""
     await wait_state(handle, "nap", "completed")
-    while not (found := (await handle.report()).steps["go"]).started_ms or found.state != "waiting":  # noqa: ASYNC110
+    while (  # noqa: ASYNC110
+        not (found := (await handle.report()).steps["go"]).started_ms or found.state != "waiting"
+    ):
         await asyncio.sleep(0.02)
 
 

@@ -202,7 +202,8 @@ async def test_releases_of_two_editions_work_side_by_side_and_the_newer_one_says
         worker.send(signal.SIGTERM)
         assert worker.wait_ended() == 0
     (line,) = new.logged(
-        "the server has keys of the first edition of the store under this prefix, which this version does not read"
+        "the server has keys of the first edition of the store under this prefix, "
+        "which this version does not read"
     )
     assert line["keys"] == "eb:{0}:*"
     with server.client() as client:

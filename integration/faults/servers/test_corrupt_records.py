@@ -18,7 +18,8 @@ Run = Callable[..., Program]
 
 BATCH = 100
 VALUES: list[str | bytes] = ["", "junk", b"\xff\xfe\x00", "9" * 30]
-#: What is written over the record from this byte on: without what stood there the job cannot be run as it was meant.
+#: What is written over the record from this byte on: without what stood there the job cannot be run as it
+#: was meant.
 BYTES: list[tuple[int, bytes]] = [
     *((0, bytes([first])) for first in (0x00, 0x1F, 0x27, 0x2A, 0x2F, 0x40, 0xFF)),
     *((9, bytes([length])) for length in (0, 1, 9, 11, 255)),  # of the queue

@@ -71,7 +71,9 @@ def flow_id(environment: dict[str, str]) -> str:
         flows.register(paper)
         async with provider, provider.worker():
             flow = await flows.execute(paper, "Ada")
-            while not any(step.state == "waiting" for step in (await flow.report()).steps.values()):  # noqa: ASYNC110
+            while not any(  # noqa: ASYNC110
+                step.state == "waiting" for step in (await flow.report()).steps.values()
+            ):
                 await asyncio.sleep(0.01)
             return flow.id
 
@@ -94,7 +96,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 async def _until_waits(provider: EventProvider, count: int) -> None:
     jobs = provider.jobs
-    while sum([len(await open_waits(jobs, flow)) async for flow in recorded_flows(jobs)]) < count:  # noqa: ASYNC110
+    while (  # noqa: ASYNC110
+        sum([len(await open_waits(jobs, flow)) async for flow in recorded_flows(jobs)]) < count
+    ):
         await asyncio.sleep(0.01)
 
 
@@ -326,8 +330,9 @@ def test_a_flow_with_children_is_shown_listed_checked_exported_and_replayed(
             if flow_id:
                 return await flows.handle(flow_id, parent).result(240)
             flow = await flows.execute(parent, 0)
-            while not (children := (await flows.tree(flow.id)).nested.get("child@1")) or not any(  # noqa: ASYNC110
-                step.state == "waiting" for step in children[0].report.steps.values()
+            while not (  # noqa: ASYNC110
+                (children := (await flows.tree(flow.id)).nested.get("child@1"))
+                and any(step.state == "waiting" for step in children[0].report.steps.values())
             ):
                 await asyncio.sleep(0.01)
             return flow.id, children[0].report.flow_id

@@ -263,8 +263,8 @@ def test_only_a_flow_that_has_ended_begins_from_its_start(kind: Kind, serve: Act
     assert (again.exit_code, again.stderr) == (
         1,
         (
-            f"eventbus: flow {flow_id} is waiting; only a flow that has ended begins from its start: cancel it first, or "
-            "retry it where it stands\n"
+            f"eventbus: flow {flow_id} is waiting; only a flow that has ended begins from its start: "
+            "cancel it first, or retry it where it stands\n"
         ),
     )
 

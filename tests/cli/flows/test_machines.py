@@ -146,8 +146,8 @@ def test_what_the_place_does_not_offer_is_refused_with_what_it_does(
         assert told(invoke("flows", command, flow_id, name)) == (
             1,
             (
-                f"eventbus: trigger {name} was not sent to flow {flow_id}: the machine is at place 'waiting', "
-                "which accepts approve\n"
+                f"eventbus: trigger {name} was not sent to flow {flow_id}: "
+                "the machine is at place 'waiting', which accepts approve\n"
             ),
         )
     assert told(invoke("flows", command, flow_id, "approve", "{yes")) == (
@@ -225,8 +225,8 @@ def test_a_machine_that_stands_with_an_error_runs_again_or_is_moved(
     assert told(invoke("flows", "retry", flow_id)) == (
         1,
         (
-            f"eventbus: flow {flow_id} is waiting, and nothing failed at its place; trigger one of its transitions, or "
-            "cancel it and retry it then\n"
+            f"eventbus: flow {flow_id} is waiting, and nothing failed at its place; "
+            "trigger one of its transitions, or cancel it and retry it then\n"
         ),
     )
     assert invoke("flows", "retry", flow_id, "--target", "draft").exit_code == 1

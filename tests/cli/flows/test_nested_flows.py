@@ -70,7 +70,9 @@ async def _run(
 
 async def _until_waits(flows: WorkflowProvider, count: int) -> None:
     jobs = flows.provider.jobs
-    while sum([len(await open_waits(jobs, flow)) async for flow in recorded_flows(jobs)]) < count:  # noqa: ASYNC110
+    while (  # noqa: ASYNC110
+        sum([len(await open_waits(jobs, flow)) async for flow in recorded_flows(jobs)]) < count
+    ):
         await asyncio.sleep(0.01)
 
 

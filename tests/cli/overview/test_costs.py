@@ -21,7 +21,10 @@ _MOST_LINES, _MOST_COMMANDS = 1_600_000, 50 * _QUEUES
 _READS = (
     *("queues", "queues --json", "queues list bulk", "queues orders", "queues history bulk --last 7d"),
     *("workers", "top --once", "groups", "schedules", "operations list", "audit", "flows", "flows waiting"),
-    *(f"jobs list bulk --state {state}" for state in ("waiting", "delayed", "active", "cancelled", "completed")),
+    *(
+        f"jobs list bulk --state {state}"
+        for state in ("waiting", "delayed", "active", "cancelled", "completed")
+    ),
     *("jobs count bulk", "jobs list bulk --limit 1000", "jobs failures", "jobs find bulk --key none"),
     *("jobs find bulk --correlation-id none", "jobs find bulk --field n:1", "jobs purge bulk --dry-run"),
 )  # fmt: skip

@@ -125,8 +125,8 @@ def test_an_emission_of_an_event_that_nobody_knows_is_made_and_noted(
     ran = invoke("emit", "order.plcaed", "1")
     assert ran.exit_code == 0
     assert ran.stderr == (
-        f"note: event order.plcaed was not known on the server {server_url}: no worker serves it, and it had no job; "
-        "did you mean order.placed?\n"
+        f"note: event order.plcaed was not known on the server {server_url}: no worker serves it, "
+        "and it had no job; did you mean order.placed?\n"
     )
     (job,) = ran.stdout.split()
     assert invoke("jobs", "show", job).exit_code == 0

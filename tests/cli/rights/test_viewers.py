@@ -36,7 +36,10 @@ READS: dict[str, list[str]] = {
     "jobs count": ["order", "workflow.asking --json"],
     "jobs list": [
         "wait --state active",
-        *(f"order --state {state}" for state in ("waiting", "delayed", "active", "failed", "cancelled", "completed")),
+        *(
+            f"order --state {state}"
+            for state in ("waiting", "delayed", "active", "failed", "cancelled", "completed")
+        ),
         *(f"{queue} --state {state}" for queue in ("limited", "urgent") for state in ("waiting", "parked")),
         "workflow.asking --state waiting-children",
         "keyed --json",

@@ -59,7 +59,7 @@ def floors(admin: Admin, prefix: str) -> Floors:
 async def _sweep(provider: EventProvider) -> None:
     """Remove all that may go."""
     kept = SweepQueue("event.ask", 0, 0, 0, 0)
-    await provider._life.store.sweep([kept], limit=2000)  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+    await provider._life.store.sweep([kept], limit=2000)  # pyright: ignore[reportOptionalMemberAccess]
 
 
 async def _sweep_on(provider: EventProvider) -> None:
@@ -89,7 +89,7 @@ async def test_what_was_got_goes_by_retention_and_an_idle_emitter_holds_nothing_
         assert most < 500, "they go while it emits"
         await until(lambda: floors.names() == [], "it leaves")
         kept = SweepQueue("event.ask", 5, 10**9, 5, 10**9)
-        await provider._life.store.sweep([kept], limit=2000)  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+        await provider._life.store.sweep([kept], limit=2000)  # pyright: ignore[reportOptionalMemberAccess]
         assert floors.kept() == 5
 
 
@@ -129,7 +129,7 @@ async def test_an_emitter_whose_loop_hangs_finds_what_ended_meanwhile(
 
     slow = make_provider(name="slow")
     async with worker.worker(), slow:
-        hung = slow._life.emitter._uplink.reader._stream  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+        hung = slow._life.emitter._uplink.reader._stream  # pyright: ignore[reportOptionalMemberAccess]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ReplyStream, "read", hang)
             emission = slow.emit("ask", 1)
@@ -254,7 +254,7 @@ async def test_an_emission_without_a_reply_holds_nothing_back_once_its_add_is_an
     provider = make_provider()
     async with provider:
         provider.emit("nobody", 1, reply=False)
-        await provider._life.emitter.flush()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+        await provider._life.emitter.flush()  # pyright: ignore[reportOptionalMemberAccess]
         await until(lambda: floors.names() == [], "it leaves, although the job waits")
 
 
@@ -284,7 +284,7 @@ async def test_an_add_whose_answer_is_lost_does_not_run_twice_however_soon_its_j
         await _sweep_on(other)
         assert floors.kept() == 1
         release.set()
-        await provider._life.emitter.flush()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+        await provider._life.emitter.flush()  # pyright: ignore[reportOptionalMemberAccess]
         await provider.emit("ask", 2)
         assert runs == [1, 2]
 
@@ -293,7 +293,7 @@ async def test_a_stop_takes_the_emitter_out(make_provider: MakeProvider, floors:
     provider = make_provider()
     async with provider:
         provider.emit("nobody", 1)
-        await provider._life.emitter.flush()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+        await provider._life.emitter.flush()  # pyright: ignore[reportOptionalMemberAccess]
         assert len(floors.names()) == 1
     assert floors.names() == []
 
@@ -303,5 +303,5 @@ async def test_providers_of_one_uplink_have_one_floor(make_provider: MakeProvide
     async with first, second:
         for provider in (first, second):
             provider.emit("nobody", 1)
-            await provider._life.emitter.flush()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+            await provider._life.emitter.flush()  # pyright: ignore[reportOptionalMemberAccess]
         assert len(floors.names()) == 1

@@ -234,7 +234,10 @@ def test_what_cannot_be_kept_is_refused_where_it_is_defined(given: Any, message:
     [
         (
             5,
-            'expected keep_completed of one job or flow to be 0 or an age such as "1 hour", got: 5; a count is for',
+            (
+                'expected keep_completed of one job or flow to be 0 or an age such as "1 hour", got: 5; '
+                "a count is for"
+            ),
         ),
         (False, "got: False"),
         (Keep(count=1), r"got: Keep\(count=1"),

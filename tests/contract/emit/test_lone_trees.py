@@ -192,7 +192,7 @@ async def test_one_whose_answer_was_lost_names_its_id(mine: Mine, monkeypatch: p
 
 async def test_one_whose_queue_is_another_programs_fails(mine: Mine) -> None:
     store = _store(mine)
-    await store._caller.command("SET", store.keys.of("ready", "mine"), "x")  # pyright: ignore[reportPrivateUsage]
+    await store._caller.command("SET", store.keys.of("ready", "mine"), "x")
     with pytest.raises(EmitError, match="another program's value stands in the key") as caught:
         await mine.jobs.add(Tree("t", "mine", "x"), Reading())
     assert caught.value.enqueued is False

@@ -174,7 +174,9 @@ async def test_handlers_are_found_by_name_without_types(make_provider: MakeProvi
     provider = make_provider()
 
     @provider.on("ping")
-    def ping(payload):  # noqa: ANN001, ANN202  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
+    def ping(  # noqa: ANN202  # pyright: ignore[reportUnknownParameterType]
+        payload,  # noqa: ANN001  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
+    ):
         return ["pong", payload]  # pyright: ignore[reportUnknownVariableType]
 
     async with provider.worker():

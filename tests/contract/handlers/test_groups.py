@@ -256,8 +256,8 @@ async def test_a_refusal_names_the_group_that_is_full_and_the_way_out(make_provi
             await provider.emit("placed", 3)
         assert caught.value.queue == "event.placed@retired"
         assert str(caught.value) == (
-            "queue 'event.placed@retired' holds its max_waiting of 3 jobs, and no worker serves group 'retired'; "
-            "start one, or remove the group: provider.remove_group('placed', 'retired')"
+            "queue 'event.placed@retired' holds its max_waiting of 3 jobs, and no worker serves group "
+            "'retired'; start one, or remove the group: provider.remove_group('placed', 'retired')"
         )
         await provider.remove_group("placed", "retired")
         assert await provider.emit("placed", 4) == 4
@@ -283,5 +283,6 @@ async def test_a_full_queue_that_is_served_is_told_as_such(make_provider: MakePr
         go.set()
     suffix, whom = ("", "") if group == "default" else ("@billing", " for group 'billing'")
     assert str(caught.value) == (
-        f"queue 'event.placed{suffix}' holds its max_waiting of 1 jobs; emit again later, or start more workers{whom}"
+        f"queue 'event.placed{suffix}' holds its max_waiting of 1 jobs; "
+        f"emit again later, or start more workers{whom}"
     )

@@ -164,7 +164,7 @@ async def test_a_worker_that_lost_the_job_saves_nothing(make_provider: MakeProvi
         await began.wait()
         store = provider._life.store  # pyright: ignore[reportPrivateUsage]
         assert store is not None
-        await store._caller.command("HDEL", store.keys.of("held", worker.id), emission.job_id)  # pyright: ignore[reportPrivateUsage]
+        await store._caller.command("HDEL", store.keys.of("held", worker.id), emission.job_id)
         go.set()
         await until(lambda: len(raised) == 2, "the save was answered")
         assert isinstance(raised[0], StoreRefused)

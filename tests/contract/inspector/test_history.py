@@ -162,7 +162,7 @@ async def test_a_worker_that_is_killed_loses_what_it_had_not_told_and_no_job(
     async with provider:
         async with provider.worker() as worker:
             await asyncio.gather(*provider.emit_many(ask, ["a"] * 3))
-            worker._worker._recorder._windows = None  # pyright: ignore[reportPrivateUsage]  # it tells nothing more
+            worker._worker._recorder._windows = None  # it tells nothing more
         assert _sums(await provider.inspector.history(ask)) == {}
         assert await provider.inspector.counts(ask, states=["completed"]) == {"completed": 3}
 
@@ -175,7 +175,11 @@ async def test_the_minutes_are_a_whole_row_and_the_step_follows_from_the_time(
             ("1 hour", None, 60, 60_000), ("6h", None, 360, 60_000), ("7h", None, 7, 3_600_000),
             ("90s", None, 2, 60_000), ("1h", "1h", 1, 3_600_000), ("90d", None, 2160, 3_600_000),
         ):  # fmt: skip
-            found = await provider.inspector.history("ask", last=last, step=step)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            found = await provider.inspector.history(
+                "ask",
+                last=last,
+                step=step,  # pyright: ignore[reportArgumentType]
+            )
             assert len(found) == count
             assert [each.at_ms - found[0].at_ms for each in found] == [width * n for n in range(count)]
             assert found[-1] == Minute(at_ms=found[-1].at_ms)

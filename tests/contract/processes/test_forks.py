@@ -27,7 +27,8 @@ url, prefix, case = sys.argv[1:]
 LOOPS = ('loop', 'sync', 'inside')
 provider = EventProvider(url, prefix=prefix, name="forking")
 
-leave = os._exit if case in LOOPS else sys.exit  # beside a loop of the parent nobody can go on to the program's end
+# Beside a loop of the parent nobody can go on to the program's end.
+leave = os._exit if case in LOOPS else sys.exit
 
 def told(call):
     try:
@@ -57,7 +58,9 @@ def fork(child):
 def connections():
     with redis.Redis.from_url(url) as client:
         return sorted(
-            f"{each['id']} {each['name']}" for each in client.client_list() if each["name"].startswith("forking")
+            f"{each['id']} {each['name']}"
+            for each in client.client_list()
+            if each["name"].startswith("forking")
         )
 
 def both_connections():

@@ -165,7 +165,7 @@ async def test_a_pool_has_processes_of_its_own_which_its_handlers_share(make_pro
     for name, pool in (("a", "render"), ("b", "render"), ("c", "other"), ("d", "process")):
         provider.on(name, pool=pool)(process_handlers.pid)
     async with provider, provider.worker() as worker:
-        assert worker._pools["render"].processes.pids == []  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+        assert worker._pools["render"].processes.pids == []  # pyright: ignore[reportOptionalMemberAccess]
         first, second, third, fourth = [await provider.emit(name, 1) for name in "abcd"]
         assert first == second
         assert len({os.getpid(), first, third, fourth}) == 4

@@ -303,4 +303,4 @@ def test_kinds_that_no_worker_tells_are_refused(
 
 def test_what_is_no_function_of_a_change_is_refused(make_provider: MakeProvider) -> None:
     with pytest.raises(DefinitionError, match="function of one Change"):
-        make_provider().listen("completed")(lambda: None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        make_provider().listen("completed")(lambda: None)  # pyright: ignore[reportArgumentType]

@@ -165,7 +165,8 @@ async def test_check_24_a_form_emits_once_without_scripts(
     job_id = answers[1].headers["location"].removeprefix("/jobs/").partition("?")[0]
     report = await placed.inspector.job(job_id)
     assert report.payload == {
-        "order_id": 7, "name": "Bo", "is_gift": True, "size": "l", "weight": None, "card": report.payload["card"]
+        "order_id": 7, "name": "Bo", "is_gift": True, "size": "l", "weight": None,
+        "card": report.payload["card"],
     }  # fmt: skip
     assert (await placed.inspector.counts("placed"))["delayed"] == 1
 

@@ -22,8 +22,11 @@ _FAILS = "Its last failure ends the flow, as the tests that need `fails` show."
 LEFT_OUT: dict[str, dict[str, str]] = {
     "stands": dict.fromkeys(("graph", "spread", "function", "pipeline"), _FAILS),
     "fails": {
-        "machine": "A transition that fails for good ends no flow: the machine stands with its error until somebody helps. "
-        "`test_standing` has what it does instead.",
+        "machine": (
+            "A transition that fails for good ends no flow: "
+            "the machine stands with its error until somebody helps. "
+            "`test_standing` has what it does instead."
+        ),
     },
     "asks": {
         "pipeline": "The steps of a pipeline are functions, and none of them waits for a signal.",

@@ -108,7 +108,8 @@ async def test_another_programs_value_in_its_place_is_told_and_hinders_no_other_
     answer = await shard.turn()
     await shard.command(command, shard.key("journal", "a"), "foreign")
     appends = [
-        Append("a", answer.token, 0, ["one"], {"state": "1"}, []), Append("b", answer.token, 0, ["one"], {}, [])
+        Append("a", answer.token, 0, ["one"], {"state": "1"}, []),
+        Append("b", answer.token, 0, ["one"], {}, []),
     ]  # fmt: skip
     answer = await shard.turn(settle(answer.claims[1], answer.token), want=0, appends=appends)
     assert [(each.place, each.word) for each in answer.refusals] == [(1, "torn")]

@@ -33,9 +33,9 @@ async def _fire(shard: Shard, *, overlap: str = "skip", pauses: int = 0) -> list
     [due] = (await shard.store.schedules.fire([], key_ttl_ms=1000, now=shard.now)).due
     slot = int(due.slot)
     row = FireRow(
-        id=due.id, gen=due.gen, slot=due.slot, fire=slot, next=slot + _EVERY, due=slot + _EVERY, wait=0, missed=0,
-        queue=QUEUE, has_default=1, job=f"s~{slot}", body="{}", key=f"sched:s:{slot}", print="p", overlap=overlap,
-        late=0, pauses=pauses,
+        id=due.id, gen=due.gen, slot=due.slot, fire=slot, next=slot + _EVERY, due=slot + _EVERY, wait=0,
+        missed=0, queue=QUEUE, has_default=1, job=f"s~{slot}", body="{}", key=f"sched:s:{slot}", print="p",
+        overlap=overlap, late=0, pauses=pauses,
     )  # fmt: skip
     return (await shard.store.schedules.fire([row], key_ttl_ms=1000, now=shard.now)).words
 

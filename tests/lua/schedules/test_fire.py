@@ -51,9 +51,9 @@ def _seen(rows: Sequence[DueRow | ScheduleRow]) -> dict[str, Any]:
 def _row(due: DueRow, **given: Any) -> FireRow:
     slot = int(due.slot)
     row = FireRow(
-        id=due.id, gen=due.gen, slot=due.slot, fire=slot, next=slot + _EVERY, due=slot + _EVERY, wait=0, missed=0,
-        queue=QUEUE, has_default=1, job=f"{due.id}~{due.gen}.{slot}", body="{}", key=f"sched:{due.id}:{slot}",
-        print="p", overlap="skip", late=0, pauses=0,
+        id=due.id, gen=due.gen, slot=due.slot, fire=slot, next=slot + _EVERY, due=slot + _EVERY, wait=0,
+        missed=0, queue=QUEUE, has_default=1, job=f"{due.id}~{due.gen}.{slot}", body="{}",
+        key=f"sched:{due.id}:{slot}", print="p", overlap="skip", late=0, pauses=0,
     )  # fmt: skip
     return row._replace(**given)
 

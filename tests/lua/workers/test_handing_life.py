@@ -151,7 +151,7 @@ async def test_each_job_has_one_owner_and_ends_once(shard: Shard, seed: int) -> 
         answer = await shard.turn(worker="last")
         for claim in answer.claims:
             await shard.turn(settle(claim, answer.token), worker="last", want=0)
-            life._note_end(claim.id, (await shard.record(claim.id))["state"])  # pyright: ignore[reportPrivateUsage]
+            life._note_end(claim.id, (await shard.record(claim.id))["state"])
         shard.now += LEASE
     assert await shard.members("ready", QUEUE) == []
 

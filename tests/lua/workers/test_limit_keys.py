@@ -282,8 +282,8 @@ async def test_a_group_that_is_removed_takes_its_lanes_along(shard: Shard) -> No
     word = "more"
     while word == "more":
         removal = await shard.store.groups.remove(
-            QUEUE, "audit", force=False, limit=2, age_completed=1, age_failed=1, key_ttl_ms=1, call="c", text="{}",
-            now=shard.now,
+            QUEUE, "audit", force=False, limit=2, age_completed=1, age_failed=1, key_ttl_ms=1, call="c",
+            text="{}", now=shard.now,
         )  # fmt: skip
         word = removal.word
         counts.append(removal.cancelled)

@@ -307,8 +307,8 @@ async def test_a_group_that_is_removed_leaves_no_limit(shard: Shard) -> None:
     await shard.announce(group="audit", limit=TWO, since=1)
     assert await shard.store.controls.limited() == [queue]
     await shard.store.groups.remove(
-        QUEUE, "audit", force=True, limit=100, age_completed=1, age_failed=1, key_ttl_ms=1, call="c", text="{}",
-        now=shard.now,
+        QUEUE, "audit", force=True, limit=100, age_completed=1, age_failed=1, key_ttl_ms=1, call="c",
+        text="{}", now=shard.now,
     )  # fmt: skip
     assert await shard.store.controls.limited() == []
     assert await shard.command("EXISTS", shard.key("slots", queue), shard.key("limits", queue)) == 0

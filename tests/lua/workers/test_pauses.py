@@ -128,8 +128,8 @@ async def test_a_removed_group_leaves_no_order_behind(shard: Shard) -> None:
     await shard.store.groups.add(QUEUE, "audit")
     await _pause(shard, queue)
     await shard.store.groups.remove(
-        QUEUE, "audit", force=False, limit=100, age_completed=1, age_failed=1, key_ttl_ms=1, call="c", text="{}",
-        now=shard.now,
+        QUEUE, "audit", force=False, limit=100, age_completed=1, age_failed=1, key_ttl_ms=1, call="c",
+        text="{}", now=shard.now,
     )  # fmt: skip
     assert await shard.store.controls.limited() == []
     assert await shard.command("EXISTS", shard.key("limits", queue)) == 0

@@ -213,7 +213,10 @@ def test_a_refusal_has_the_code_of_the_servers_answer(kind: type[Exception], cod
         ("Function not found", "NOFUNCTION"),
         ("NOREPLICAS Not enough good replicas. script: on @user_function:63.", "NOREPLICAS"),
         (
-            "The user executing the script can't run this command or subcommand script: x, on @user_function:3.",
+            (
+                "The user executing the script can't run this command or subcommand script: x, "
+                "on @user_function:3."
+            ),
             "NOPERM",
         ),
         ("ACL failure in script: User u has no permissions script: on @user_function:3.", "NOPERM"),

@@ -29,7 +29,9 @@ _REFUSALS = {
     "BUSY": "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
     "CLUSTERDOWN": "CLUSTERDOWN Hash slot not served",
     "NOREPLICAS": "NOREPLICAS Not enough good replicas to write.",
-    "UNBLOCKED": "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+    "UNBLOCKED": (
+        "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+    ),
 }
 _FINAL = {
     "OOM": "OOM command not allowed when used memory > 'maxmemory'.",

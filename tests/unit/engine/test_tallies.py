@@ -63,7 +63,8 @@ def test_durations_are_counted_in_buckets_of_each_queue() -> None:
     tallies.note(_job(queue="other"), jobs.complete("1"))
     assert tallies.take() == {
         "q": {
-            COMPLETED: 3, WAITS + 3: 1, WAITS + bucket_of(70): 2, RUNS + bucket_of(10): 2, RUNS + bucket_of(2000): 1,
+            COMPLETED: 3, WAITS + 3: 1, WAITS + bucket_of(70): 2, RUNS + bucket_of(10): 2,
+            RUNS + bucket_of(2000): 1,
         },
         "other": {COMPLETED: 1, WAITS: 1, RUNS: 1},
     }  # fmt: skip

@@ -32,7 +32,10 @@ def _workflow() -> Any:
     [
         (
             lambda: _bus.on(confirm),
-            r'stands above confirm without an event; write @provider.on\("order.placed"\) or @provider.on\(event\)',
+            (
+                r'stands above confirm without an event; write @provider.on\("order.placed"\) or '
+                r"@provider.on\(event\)"
+            ),
         ),
         (
             lambda: _bus.on(lambda payload: None),

@@ -30,7 +30,9 @@ async def with_context(order: Order, ctx: EventContext) -> int: ...
 async def by_keyword(order: Order, *, context: eventbus.EventContext) -> int: ...
 async def with_defaults(order: Order, retries: int = 3, ctx: EventContext = _NONE) -> int: ...
 def in_thread(order: Order, ctx: SyncContext) -> int: ...
-def bare(payload): ...  # noqa: ANN001, ANN201  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
+def bare(  # noqa: ANN201
+    payload,  # noqa: ANN001  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
+): ...
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,10 @@ def test_functions_with_types_local_to_a_function_are_understood_as_far_as_can_b
 
     async def local(order: Local, ctx: EventContext) -> int: ...
     async def wrong(order: Local, ctx: EventContext) -> str: ...
-    async def renamed(order: Local, c: Context) -> int: ...  # pyright: ignore[reportUnknownParameterType, reportInvalidTypeForm]
+    async def renamed(
+        order: Local,
+        c: Context,  # pyright: ignore[reportUnknownParameterType, reportInvalidTypeForm]
+    ) -> int: ...
 
     assert _make(local, Local, int).context == "ctx"
     with pytest.raises(DefinitionError, match="the return type of handler"):
@@ -138,7 +143,10 @@ def test_another_group_may_return_what_it_likes() -> None:
         ({"timeout": "soon"}, "expected timeout"),
         (
             {"retry": 3},
-            "expected retry of handler plain of event 'placed' to be a Retry, such as Retry.attempts=3., got: 3",
+            (
+                "expected retry of handler plain of event 'placed' to be a Retry, such as Retry.attempts=3., "
+                "got: 3"
+            ),
         ),
         ({"group": "a b"}, "expected a group name"),
         (

@@ -340,7 +340,10 @@ def test_a_result_is_called_a_result() -> None:
 
 
 def test_pydantic_is_not_imported_without_need() -> None:
-    source = "import sys, eventbus.model.codec as c; c.Codec(int, role='payload', owner='a', max_bytes=9).encode(1)"
+    source = (
+        "import sys, eventbus.model.codec as c; "
+        "c.Codec(int, role='payload', owner='a', max_bytes=9).encode(1)"
+    )
 
     check = f"{source}; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -60,7 +60,11 @@ def test_a_value_that_cannot_be_used_is_refused(options: dict[str, Any], message
 
 
 def test_what_is_retried_may_be_a_part_of_what_is_declared() -> None:
-    event = Event("a", errors=(kind for kind in (LookupError, OSError)), retry_on={KeyError})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    event = Event(
+        "a",
+        errors=(kind for kind in (LookupError, OSError)),  # pyright: ignore[reportArgumentType]
+        retry_on={KeyError},  # pyright: ignore[reportArgumentType]
+    )
     assert (event.errors, event.retry_on) == ((LookupError, OSError), (KeyError,))
 
 

@@ -31,7 +31,10 @@ def test_what_bounds_each_key_needs_the_function_that_says_which() -> None:
 
 
 @pytest.mark.parametrize(
-    "rate", ["100", "100/", "/1s", "x/1s", "1.5/1s", "-1/1s", "100/1parsec", "100/1s/1m", ["5/1s", 7], 7, b"5/1s", "²/1s", None]
+    "rate", [
+        "100", "100/", "/1s", "x/1s", "1.5/1s", "-1/1s", "100/1parsec", "100/1s/1m", ["5/1s", 7], 7, b"5/1s",
+        "²/1s", None,
+    ]
 )  # fmt: skip
 def test_a_rate_that_cannot_be_read_is_named(rate: Any) -> None:
     with pytest.raises(DefinitionError, match=r"expected rate to be .*got: "):

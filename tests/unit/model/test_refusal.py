@@ -97,8 +97,16 @@ def _said(type_: Any, value: Any) -> str:
         (Decimal, 1.5, "expected Decimal, got: float; write Decimal(...) at $"),
         (uuid.UUID, "4be0643f-1d98-573b-97cd-ca98a65347dd", "expected UUID, got: str; write UUID(...) at $"),
         (Colour, "red", "expected Colour, got: str; write Colour(...) at $"),
-        (Order, Order("a", price=5), "expected Decimal, got: int; write Decimal(...) at $.price"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        (Order, Order("a", due="2026-01-01T00:00:00Z"), "expected datetime, got: str at $.due"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        (
+            Order,
+            Order("a", price=5),  # pyright: ignore[reportArgumentType]
+            "expected Decimal, got: int; write Decimal(...) at $.price",
+        ),
+        (
+            Order,
+            Order("a", due="2026-01-01T00:00:00Z"),  # pyright: ignore[reportArgumentType]
+            "expected datetime, got: str at $.due",
+        ),
         # Where nothing was declared, what arrives is what JSON has.
         (
             Order,
@@ -108,7 +116,7 @@ def _said(type_: Any, value: Any) -> str:
         (Order, Order("a", note=Item(1)), "a value of type Item would arrive as dict at $.note"),
         # Inside, the words of msgspec.
         (int, True, "Expected `int`, got `bool`"),
-        (Item, Item("1"), "Expected `int`, got `str` at $.number"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        (Item, Item("1"), "Expected `int`, got `str` at $.number"),  # pyright: ignore[reportArgumentType]
         (Typed, {"number": "1"}, "Expected `int`, got `str` at $.number"),
         (Point, ("1",), "Expected `int`, got `str` at $[0]"),
         (list, (float("nan"),), "expected a finite number, got: NaN or infinity at $[0]"),

@@ -96,6 +96,7 @@ async def test_what_is_no_text_is_a_mistake_of_the_program(make_provider: MakePr
         flows.handle(value)
     with pytest.raises(
         DefinitionError,
-        match="expected the workflow of a flow to be a Workflow, a durable function or a StateMachine, got: 'shop'",
+        match="expected the workflow of a flow to be a Workflow, a durable function or a StateMachine, "
+        "got: 'shop'",
     ):
         flows.handle("shop~0123456789abcdef0123", "shop")  # type: ignore[call-overload]

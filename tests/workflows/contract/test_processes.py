@@ -141,7 +141,7 @@ def test_a_pool_that_does_not_fit_is_refused() -> None:
     with pytest.raises(
         DefinitionError, match=r'expected pool of .* to be "thread", "process" or the name of'
     ):
-        step(plain_step, pool=4)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        step(plain_step, pool=4)  # pyright: ignore[reportArgumentType, reportCallIssue]
     with pytest.raises(DefinitionError, match="is async and runs in the event loop"):
         step(async_step, pool="process")
     assert step(plain_step).pool == "thread"

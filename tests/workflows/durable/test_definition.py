@@ -34,7 +34,7 @@ async def fine(ctx: FlowContext[int]) -> str:
 async def graph(ctx: StepContext[int]) -> None: ...
 
 
-async def unknown(ctx: FlowContext[int]) -> Nowhere:  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+async def unknown(ctx: FlowContext[int]) -> Nowhere:  # type: ignore[name-defined]  # noqa: F821
     ...
 
 
@@ -115,7 +115,7 @@ async def test_a_task_is_called_as_its_function_and_has_options_for_one_call() -
         return ""
 
     with pytest.raises(DefinitionError, match="takes int, but the task returns str"):
-        text.rollback(refund)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        text.rollback(refund)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def refund_of(charge: Any) -> Any:
@@ -188,7 +188,7 @@ async def _names_another(ctx: FlowContext[int]) -> None:
         ),
     ],
 )
-async def test_the_rule_of_a_task_that_contradicts_what_the_function_declares_is_refused_when_it_is_registered(
+async def test_the_rule_of_a_task_that_contradicts_what_the_function_declares_is_refused_when_registered(
     options: dict[str, Any], says: str
 ) -> None:
     flows = WorkflowProvider(EventProvider("memory:"))

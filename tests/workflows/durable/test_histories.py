@@ -163,7 +163,9 @@ async def test_a_flow_that_waits_for_its_children_or_failed_is_replayed(
     await replay(outer, await _history(flows, failed.id))
 
     async with asyncio.timeout(240):
-        while all(entry.place != "9" for entry in (await _history(flows, waiting.id)).read()):  # noqa: ASYNC110
+        while all(  # noqa: ASYNC110
+            entry.place != "9" for entry in (await _history(flows, waiting.id)).read()
+        ):
             await asyncio.sleep(0.01)
     history = await _history(flows, waiting.id)
     await replay(outer, history)

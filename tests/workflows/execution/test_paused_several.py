@@ -158,7 +158,7 @@ async def test_somebody_elses_value_in_the_place_of_the_orders_is_told_and_lets_
     flows.register(shop)
     async with flows.provider as provider:
         store = provider._life.running("test").store  # pyright: ignore[reportPrivateUsage]
-        await store._caller.command("SET", store.keys.of("limits", "workflow.shop.steps/charge"), "?")  # pyright: ignore[reportPrivateUsage]
+        await store._caller.command("SET", store.keys.of("limits", "workflow.shop.steps/charge"), "?")
         with pytest.raises(StoreError):
             await flows.pause(shop, step="charge")
         async with provider.worker():

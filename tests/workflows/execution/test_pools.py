@@ -193,7 +193,7 @@ def test_an_async_task_has_no_pool() -> None:
     with pytest.raises(DefinitionError, match="task 'waits' is async and runs in the event loop"):
         task(pool="render")(waits)
     with pytest.raises(DefinitionError, match=r"expected pool of task .* got: 4"):
-        task(pool=4)(where)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        task(pool=4)(where)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 async def test_inline_flows_run_everything_in_threads() -> None:

@@ -80,7 +80,9 @@ def make_graph() -> Workflow[None, list[int]]:
 
 
 async def _waits(handle: FlowHandle[Any]) -> None:
-    while not any(step.state == "waiting" for step in (await handle.report()).steps.values()):  # noqa: ASYNC110
+    while not any(  # noqa: ASYNC110
+        step.state == "waiting" for step in (await handle.report()).steps.values()
+    ):
         await asyncio.sleep(0.01)
 
 

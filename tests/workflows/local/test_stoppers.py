@@ -63,7 +63,9 @@ class Bench:
         self._root = {"text": text, "lost": "4" if "stalls" in text else "0"}
         self._ended = ended
         runtime = SimpleNamespace(jobs=self, ask=_wait)
-        self.flow = cast("Flow", SimpleNamespace(workflow=_workflow(**options), message=_MESSAGE, runtime=runtime, flow_id="w~1"))  # fmt: skip
+        made = _workflow(**options)
+        flow = SimpleNamespace(workflow=made, message=_MESSAGE, runtime=runtime, flow_id="w~1")
+        self.flow = cast("Flow", flow)
         job = SimpleNamespace(created_ms=1, stop=stop)
         self._activation = cast("Activation", SimpleNamespace(job=job, now_ms=1000, append=self._append))
 
@@ -120,7 +122,8 @@ async def test_a_step_that_killed_its_workers_is_named_although_a_child_failed_m
 
 
 async def test_a_step_in_doubt_that_waited_for_its_next_attempt_did_not_kill_the_worker() -> None:
-    late = Entry(kind="try", place="here", error=msgspec.Raw(_ERROR.encode()), attempts=1, due_ms=9999, is_lost=True)  # fmt: skip
+    error = msgspec.Raw(_ERROR.encode())
+    late = Entry(kind="try", place="here", error=error, attempts=1, due_ms=9999, is_lost=True)
     bench = Bench(_done("first"), late, _BEGUN, text=_STALLED)
     assert await bench.named() == ("away", _STALLED)
 

@@ -189,7 +189,7 @@ def test_a_plain_method_is_refused_and_so_is_a_plain_rollback() -> None:
     def plain(self: Any, ctx: Any) -> None: ...
 
     with pytest.raises(DefinitionError, match="is a plain function; make it `async def`"):
-        transition("a", to=END)(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        transition("a", to=END)(plain)  # pyright: ignore[reportArgumentType, reportCallIssue]
     made = transition("a", to=END)(body)
     with pytest.raises(DefinitionError, match="the rollback of transition 'body' is a plain function"):
         made.rollback(plain)
@@ -207,7 +207,10 @@ def test_a_class_without_a_start_or_without_a_state_is_refused() -> None:
 
     with pytest.raises(DefinitionError, match="does not say what its state is"):
 
-        class NoState(StateMachine, start="a"):  # type: ignore[type-arg]  # pyright: ignore[reportUnusedClass, reportMissingTypeArgument]
+        class NoState(  # pyright: ignore[reportUnusedClass]
+            StateMachine,  # pyright: ignore[reportMissingTypeArgument]
+            start="a",
+        ):
             @transition("a", to=END)
             async def go(self, ctx: MachineContext[Any]) -> None: ...
 
@@ -228,7 +231,9 @@ def test_a_transition_cannot_take_the_name_of_the_definition() -> None:
 
         class Odd(StateMachine[Draft], start="a"):  # pyright: ignore[reportUnusedClass]
             @transition("a", to=END)
-            async def definition(self, ctx: MachineContext[Draft]) -> None: ...  # type: ignore[misc,assignment]  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+            async def definition(  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+                self, ctx: MachineContext[Draft]
+            ) -> None: ...
 
 
 class Base(StateMachine[list[T]], Generic[T, U]):

@@ -131,11 +131,11 @@ async def test_l032_a_trigger_that_the_place_does_not_offer_is_refused_at_once(
     with pytest.raises(SignalRefused, match="no worker has begun it"):
         await (await other.execute(Late, Draft())).trigger(Late.go)
     with pytest.raises(PayloadError, match="the payload of transition 'approve'"):
-        await flow.trigger(Review.approve, "yes")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        await flow.trigger(Review.approve, "yes")  # pyright: ignore[reportArgumentType, reportCallIssue]
     with pytest.raises(DefinitionError, match="has no transition 'unknown'"):
         await flow.trigger("unknown")
     with pytest.raises(DefinitionError, match="waits for no trigger"):
-        await flow.trigger(Review.publish)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+        await flow.trigger(Review.publish)  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert await flow.report() == before
     await flow.trigger(Review.reject)
     assert await flow.result(timeout=240) == ["rejected"]

@@ -161,9 +161,9 @@ async def test_l008_another_worker_has_the_state_exactly_as_it_was_recorded(
 async def test_l054_an_input_that_is_no_state_is_refused_before_anything_runs(open_flows: Open) -> None:
     flows = await open_flows(Walk)
     with pytest.raises(PayloadError, match="Draft"):
-        await flows.execute(Walk, "no draft")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        await flows.execute(Walk, "no draft")  # pyright: ignore[reportArgumentType, reportCallIssue]
     with pytest.raises(PayloadError):
-        await run_inline(Walk, "no draft")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+        await run_inline(Walk, "no draft")  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert did == []
     assert await flows.flows("walk") == []
 

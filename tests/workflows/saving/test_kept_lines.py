@@ -67,7 +67,9 @@ async def test_the_code_keeps_a_line_once_over_replays_and_its_tasks_in_the_loop
     async with provider:
         async with provider.worker() as first:
             flow = await flows.execute(lines, 5)
-            while all(each.state != "waiting" for each in (await flow.report()).steps.values()):  # noqa: ASYNC110
+            while all(  # noqa: ASYNC110
+                each.state != "waiting" for each in (await flow.report()).steps.values()
+            ):
                 await asyncio.sleep(0.01)
         async with provider.worker() as second:  # it repeats the code up to the wait
             await flow.signal(paid, 1)

@@ -60,7 +60,7 @@ async def test_nobody_asks_after_a_child_that_came_as_the_time_of_the_question_w
     await asyncio.sleep(0.001)  # it waits for the time of its next question
     later: list[asyncio.Future[Outcome]] = []
     asyncio.get_running_loop().call_later(0.4, lambda: later.append(children.add(_member("later"))))
-    time.sleep(0.45)  # noqa: ASYNC251  (so both are due in one round of the event loop: the question, then the child)
+    time.sleep(0.45)  # noqa: ASYNC251  (both are due in one round of the event loop: question, then child)
     server.is_added.clear()
     await server.is_added.wait()
     await children.close()

@@ -42,7 +42,10 @@ def c(ctx: StepContext[Order]) -> list[str]:
 async def d(ctx: StepContext[Order]) -> None: ...
 
 
-async def e(ctx, extra=5):  # noqa: ANN001, ANN201  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
+async def e(  # noqa: ANN201
+    ctx,  # noqa: ANN001  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
+    extra=5,  # noqa: ANN001  # pyright: ignore[reportMissingParameterType]
+):
     return extra
 
 
@@ -310,7 +313,10 @@ def test_wide_annotations_are_fine() -> None:
     class Base:
         async def run(self, ctx: StepContext[Any]) -> int | None: ...
         async def wide(self, ctx: StepContext[Order | None]) -> bool: ...
-        async def no_argument(self, ctx: StepContext) -> int: ...  # pyright: ignore[reportMissingTypeArgument, reportUnknownParameterType]
+        async def no_argument(
+            self,
+            ctx: StepContext,  # pyright: ignore[reportMissingTypeArgument, reportUnknownParameterType]
+        ) -> int: ...
 
     async def back(ctx: object, result: int | str | None) -> None: ...
     async def done(ctx: Any) -> int: ...
@@ -336,7 +342,9 @@ class _OwnContext(StepContext[Order]):
 def test_what_annotations_leave_open_is_not_refused() -> None:
     Local = StepContext[Order]  # noqa: N806  (a name that cannot be found from the module)
 
-    async def local(ctx: Local) -> int: ...  # pyright: ignore[reportUnknownParameterType, reportInvalidTypeForm]
+    async def local(
+        ctx: Local,  # pyright: ignore[reportUnknownParameterType, reportInvalidTypeForm]
+    ) -> int: ...
     async def protocol(ctx: _WithInput) -> int: ...
     async def own(ctx: _OwnContext) -> int: ...
     async def generic(ctx: StepContext[_T]) -> int: ...  # pyright: ignore[reportInvalidTypeVarUse]

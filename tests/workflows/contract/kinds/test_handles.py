@@ -159,7 +159,7 @@ async def test_a_flow_that_waits_holds_no_worker_and_goes_on_with_its_answer(
         await until(asks, "it waits")
         assert (await flow.status()).state in ("waiting", "running")
     with pytest.raises(PayloadError):
-        await answer_to(running.kind, flow, running.row, "five")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        await answer_to(running.kind, flow, running.row, "five")  # pyright: ignore[reportArgumentType]
     await answer_to(running.kind, flow, running.row, 5)
     assert parts.did == ["first"]
     async with flows.provider.worker():
