@@ -2,9 +2,9 @@
 
     first activation -> steps, each recorded -> completed
     a long retry is due later               -> sleeps, and goes on in another activation
-    only other jobs run steps of it         -> waits for them without a slot (`apart_steps`), and goes on likewise
+    only other jobs run steps of it         -> waits for them without a slot (`apart_steps`), and goes on so
     only steps that wait are left           -> sleeps, until the first time has come or a signal comes
-    a step failed for good                  -> the root fails, so the flow is stopped and claimed again to roll back
+    a step failed for good                  -> the root fails, so it is stopped and claimed again to roll back
     the flow was stopped meanwhile          -> active steps are cut and recorded; claimed again to roll back
     the worker stops                        -> active steps end; given back
 

@@ -13,11 +13,12 @@ one attempt is made, where an end is recorded, and how long a step waits here fo
 
 What must always hold:
 - no step starts before all that it needs is recorded (`record` has returned);
-- a step that only waits holds no slot; what it waits for is recorded before the wait begins; a signal that comes at the
-  instant at which the time is over ends the wait;
-- once the run halts, no step starts and pauses end; active steps finish their attempt, or are cut; `run` returns after
-  the last one has ended;
-- a cancelled `run` cuts all active steps, records what they still returned, and raises CancelledError at its end.
+- a step that only waits holds no slot; what it waits for is recorded before the wait begins; a signal that
+  comes at the instant at which the time is over ends the wait;
+- once the run halts, no step starts and pauses end; active steps finish their attempt, or are cut; `run`
+  returns after the last one has ended;
+- a cancelled `run` cuts all active steps, records what they still returned, and raises CancelledError at its
+  end.
 """
 
 from __future__ import annotations

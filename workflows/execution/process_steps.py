@@ -145,7 +145,8 @@ def check_known(pool: str, where: str, known: Collection[str]) -> None:
         names = ", ".join(f'"{name}"' for name in ("thread", *known))
         raise DefinitionError(
             f"expected pool of {where} to be one of {names}, got: {shown(pool)}; "
-            "declare a pool of your own before the worker starts, with provider.pool(name, processes=...) or threads=..."
+            "declare a pool of your own before the worker starts, with provider.pool(name, processes=...) or "
+            "threads=..."
         )
 
 
@@ -158,7 +159,8 @@ def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
     workflow = codecs.workflow
     if given.step not in workflow.steps:
         raise DefinitionError(
-            f"{given.workflow} has no step {given.step!r} in this process; start the worker again if its code was replaced"
+            f"{given.workflow} has no step {given.step!r} in this process; start the worker again if its code "
+            "was replaced"
         )
     step = workflow.steps[given.step]
 
@@ -214,8 +216,8 @@ class _NoData(FlowData):
     def value(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Refuse."""
         raise UsageError(
-            'ctx.data is not there in a step with pool="process": the worker made it in its own process, and it is not '
-            "sent; make the value in the step's own function, or let an earlier step return it"
+            'ctx.data is not there in a step with pool="process": the worker made it in its own process, and it '
+            "is not sent; make the value in the step's own function, or let an earlier step return it"
         )
 
 
@@ -252,6 +254,6 @@ class _ProcessTools:
 
 def _refuse(what: str) -> NoReturn:
     raise UsageError(
-        f"ctx.{what} is not there in a step whose pool has processes, which have no connection to the server; "
-        "do that in a step before or after it"
+        f"ctx.{what} is not there in a step whose pool has processes, which have no connection to the "
+        "server; do that in a step before or after it"
     )

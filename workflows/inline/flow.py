@@ -119,9 +119,9 @@ class InlineFlow:
         for run in self._graph.sleeping:
             pause = run.step.pause
             raise UsageError(
-                f"{run.step.where} waits for signal {pause.name if pause is not None else ''!r}, which does not come to "
-                f"flow {self.facts.flow_id}; give it: run_inline(..., signals=[(signal, payload)]), or to the flow of a "
-                "sub-workflow none can be given: run that workflow alone"
+                f"{run.step.where} waits for signal {pause.name if pause is not None else ''!r}, which does "
+                f"not come to flow {self.facts.flow_id}; give it: run_inline(..., signals=[(signal, payload)]), "
+                "or to the flow of a sub-workflow none can be given: run that workflow alone"
             )
 
     def ended(self) -> tuple[str, str]:

@@ -112,7 +112,8 @@ class InlineMachine(CodeFlow):
         if not is_accepted:
             offered = ", ".join(name.removeprefix("!") for name in standing.accepts) or "none"
             raise UsageError(
-                f"flow {flow_id} stands at place {place!r} and accepts no trigger {transition.name!r}; it accepts: {offered}"
+                f"flow {flow_id} stands at place {place!r} and accepts no trigger {transition.name!r}; "
+                f"it accepts: {offered}"
             )
         payload = self._triggers.take(self.definition)
         self._take(transition.name, payload)

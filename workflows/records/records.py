@@ -44,6 +44,7 @@ __all__ = [
     "FlowFailure",
     "FlowMessage",
     "StepRecord",
+    "cause_of",
     "decode_message",
     "decode_step",
     "describe_flow",
@@ -229,6 +230,11 @@ def encode_message(message: FlowMessage) -> str:
 def encode_step(record: StepRecord) -> str:
     """Return a step's record as JSON text."""
     return _encode(record).decode()
+
+
+def cause_of(stop: str) -> Cause:
+    """Return the cause that the mark `stop` of a flow's job tells."""
+    return "failed" if stop == "failed" else "timeout" if stop == "timeout" else "cancelled"
 
 
 def describe_flow(

@@ -56,7 +56,7 @@ from workflows.functions.history import History
 from workflows.functions.rollbacks import doubts_in, undone_in
 from workflows.records.entries import Entry
 from workflows.records.failures import reason_in
-from workflows.records.records import Cause, FlowMessage, describe_flow, is_declared
+from workflows.records.records import FlowMessage, cause_of, describe_flow, is_declared
 
 __all__ = ["DurableFlow"]
 
@@ -186,10 +186,9 @@ class DurableFlow:
         try:
             run, context = self._prepare()
         except PayloadError as error:  # a later release has another type: a worker that has this one goes on
-            told = f"the input of flow {self._job.id} does not fit durable function {self._durable.name}: {error}"
-            return Mismatch(
-                NonDeterminismError(told, flow_id=self._job.id, position="", recorded="", asked="")
-            )
+            flow_id, name = self._job.id, self._durable.name
+            told = f"the input of flow {flow_id} does not fit durable function {name}: {error}"
+            return Mismatch(NonDeterminismError(told, flow_id=flow_id, position="", recorded="", asked=""))
         await self._children.ask(run.history)
         return await run.run(self._durable.function(context))
 
@@ -249,7 +248,7 @@ class DurableFlow:
         outcomes: list[RollbackResult],
     ) -> str:
         """Return the record of the flow's error: its cause, and the outcomes of the rollbacks."""
-        cause: Cause = {"failed": "failed", "timeout": "timeout"}.get(self._job.stop, "cancelled")  # type: ignore[assignment]
+        cause = cause_of(self._job.stop)
         raised = next((entry for entry in reversed(entries) if entry.kind == "raised"), None)
         step, error = (
             (raised.place, raised.failure) if raised is not None else (FUNCTION, root.get("text", ""))

@@ -45,7 +45,7 @@ from workflows.machines.transition import END
 from workflows.machines.undo import MachineUndo, MachineUndos, doubts_in
 from workflows.records.entries import Entry
 from workflows.records.failures import reason_in
-from workflows.records.records import Cause, FlowMessage, describe_flow
+from workflows.records.records import FlowMessage, cause_of, describe_flow
 
 __all__ = ["MachineFlow"]
 
@@ -167,7 +167,7 @@ class MachineFlow:
         self, root: Mapping[str, str], outcomes: Sequence[RollbackResult], *, is_doubtful: bool
     ) -> str:
         """Return the record of the flow's error: its cause, and the outcomes of the rollbacks."""
-        cause: Cause = {"failed": "failed", "timeout": "timeout"}.get(self._job.stop, "cancelled")  # type: ignore[assignment]
+        cause = cause_of(self._job.stop)
         text = root.get("text", "")
         return describe_flow(
             cause,

@@ -30,7 +30,7 @@ from workflows.records.checkpoints import FAILED_HOOK, read_undone, undone_name
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory
 from workflows.records.ids import parse_member
-from workflows.records.records import Cause, describe_flow, read_flow
+from workflows.records.records import cause_of, describe_flow, read_flow
 
 __all__ = ["CheckpointKeeper", "JournalKeeper", "UndoKeeper", "Unwinding"]
 
@@ -126,7 +126,7 @@ class Unwinding:
         every = [*self._plan.inherited, *outcomes]
         is_doubtful = self._plan.is_doubtful or "damaged" in root  # some completed steps may be missing
         rollback = "incomplete" if is_doubtful else verdict_on(every)
-        cause: Cause = {"failed": "failed", "timeout": "timeout"}.get(job.stop, "cancelled")  # type: ignore[assignment]
+        cause = cause_of(job.stop)
         step, error = await self._keeper.find_error() if cause == "failed" else ("", "")
         return describe_flow(
             cause,
