@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from eventbus.handlers.middleware import CallNext
     from eventbus.handlers.worker import EventWorker
     from eventbus.model.batch import Batch
-    from eventbus.model.event import Event
+    from eventbus.model.event import Event, EventKeywords
     from eventbus.model.keep import Keep
     from eventbus.model.later import Later
     from eventbus.model.limit import Limit
@@ -77,6 +77,7 @@ __all__ = [
     "Event",
     "EventBusError",
     "EventContext",
+    "EventKeywords",
     "EventProvider",
     "EventWorker",
     "HandlerError",

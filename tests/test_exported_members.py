@@ -35,6 +35,7 @@ def test_the_front_door_offers_just_this() -> None:
         "Event",
         "EventBusError",
         "EventContext",
+        "EventKeywords",
         "EventProvider",
         "EventWorker",
         "HandlerError",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eventbus import EmitKeywords, Event, EventProvider, ScheduleKeywords
+from eventbus import EmitKeywords, Event, EventKeywords, EventProvider, ScheduleKeywords
 from workflows import WorkflowProvider, durable, task
 
 _DOCS = Path(__file__).parent.parent / "docs"
@@ -36,7 +36,7 @@ def _tables(page: str, heads: Iterable[str]) -> set[str]:
 @pytest.mark.parametrize(
     ("page", "heads", "options"),
     [
-        ("quickstart.md", ["| `Event(name, …)` |"], _options(Event.__init__)),
+        ("quickstart.md", ["| `Event(name, …)` |"], {*EventKeywords.__annotations__, "payload", "result"}),
         ("quickstart.md", ["| `emit(event, payload, …)` |"], {*EmitKeywords.__annotations__}),
         ("quickstart.md", ["| `@provider.on(event, …)` |"], _options(EventProvider.on)),
         ("workflows.md", ["| option of `execute` |"], _options(WorkflowProvider.execute)),
@@ -52,3 +52,7 @@ def _tables(page: str, heads: Iterable[str]) -> set[str]:
 )
 def test_a_table_of_options_names_each_of_them(page: str, heads: list[str], options: set[str]) -> None:
     assert _tables(page, heads) == options
+
+
+def test_an_event_takes_just_the_options_that_have_types_for_wrappers() -> None:
+    assert _options(Event.__init__) == {*EventKeywords.__annotations__, "payload", "result"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
 from eventbus.errors import DefinitionError
 from eventbus.model.durations import Duration, seconds
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import UnionType
     from typing import _SpecialForm  # pyright: ignore[reportPrivateUsage]
 
-__all__ = ["Event"]
+__all__ = ["Event", "EventKeywords"]
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -26,6 +26,26 @@ RT = TypeVar("RT")
 
 _Form: TypeAlias = "UnionType | _SpecialForm | None"
 """Types that are not classes, such as `int | None`, as type checkers see them."""
+
+
+class EventKeywords(TypedDict, Generic[P], total=False):
+    """The options of an event whose payload is a `P`; `Event` documents each of them.
+
+    Your own function can pass the options on with their types:
+    `def shop_event(name: str, payload: type[P], **options: Unpack[EventKeywords[P]]) -> Event[P, Any]`.
+    """
+
+    key: Callable[[P], str] | None
+    ttl: Duration | None
+    errors: Sequence[type[Exception]]
+    retry_on: Sequence[type[Exception]]
+    retry: Retry | None
+    limit: Limit | None
+    require_worker: bool
+    keep_completed: KeepGiven | None
+    keep_failed: KeepGiven | None
+    reply: bool
+    default: bool
 
 
 class Event(Generic[P, R]):
@@ -61,17 +81,7 @@ class Event(Generic[P, R]):
         *,
         payload: type[PT],
         result: type[RT],
-        key: Callable[[PT], str] | None = ...,
-        ttl: Duration | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
-        retry: Retry | None = ...,
-        limit: Limit | None = ...,
-        require_worker: bool = ...,
-        keep_completed: KeepGiven | None = ...,
-        keep_failed: KeepGiven | None = ...,
-        reply: bool = ...,
-        default: bool = ...,
+        **options: Unpack[EventKeywords[PT]],
     ) -> None: ...
     @overload
     def __init__(
@@ -80,17 +90,7 @@ class Event(Generic[P, R]):
         *,
         payload: type[PT],
         result: None,
-        key: Callable[[PT], str] | None = ...,
-        ttl: Duration | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
-        retry: Retry | None = ...,
-        limit: Limit | None = ...,
-        require_worker: bool = ...,
-        keep_completed: KeepGiven | None = ...,
-        keep_failed: KeepGiven | None = ...,
-        reply: bool = ...,
-        default: bool = ...,
+        **options: Unpack[EventKeywords[PT]],
     ) -> None: ...
     @overload
     def __init__(
@@ -99,17 +99,7 @@ class Event(Generic[P, R]):
         *,
         payload: type[PT],
         result: Any = ...,
-        key: Callable[[PT], str] | None = ...,
-        ttl: Duration | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
-        retry: Retry | None = ...,
-        limit: Limit | None = ...,
-        require_worker: bool = ...,
-        keep_completed: KeepGiven | None = ...,
-        keep_failed: KeepGiven | None = ...,
-        reply: bool = ...,
-        default: bool = ...,
+        **options: Unpack[EventKeywords[PT]],
     ) -> None: ...
     @overload
     def __init__(
@@ -118,17 +108,7 @@ class Event(Generic[P, R]):
         *,
         payload: _Form = ...,
         result: type[RT],
-        key: Callable[[Any], str] | None = ...,
-        ttl: Duration | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
-        retry: Retry | None = ...,
-        limit: Limit | None = ...,
-        require_worker: bool = ...,
-        keep_completed: KeepGiven | None = ...,
-        keep_failed: KeepGiven | None = ...,
-        reply: bool = ...,
-        default: bool = ...,
+        **options: Unpack[EventKeywords[Any]],
     ) -> None: ...
     @overload
     def __init__(
@@ -137,17 +117,7 @@ class Event(Generic[P, R]):
         *,
         payload: _Form = ...,
         result: Any = ...,
-        key: Callable[[Any], str] | None = ...,
-        ttl: Duration | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
-        retry: Retry | None = ...,
-        limit: Limit | None = ...,
-        require_worker: bool = ...,
-        keep_completed: KeepGiven | None = ...,
-        keep_failed: KeepGiven | None = ...,
-        reply: bool = ...,
-        default: bool = ...,
+        **options: Unpack[EventKeywords[Any]],
     ) -> None: ...
     @overload
     def __init__(
@@ -156,17 +126,7 @@ class Event(Generic[P, R]):
         *,
         payload: Any,
         result: type[RT],
-        key: Callable[[PT], str] | None = ...,
-        ttl: Duration | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
-        retry: Retry | None = ...,
-        limit: Limit | None = ...,
-        require_worker: bool = ...,
-        keep_completed: KeepGiven | None = ...,
-        keep_failed: KeepGiven | None = ...,
-        reply: bool = ...,
-        default: bool = ...,
+        **options: Unpack[EventKeywords[PT]],
     ) -> None: ...
     @overload
     def __init__(
@@ -175,17 +135,7 @@ class Event(Generic[P, R]):
         *,
         payload: Any,
         result: Any = ...,
-        key: Callable[[PT], str] | None = ...,
-        ttl: Duration | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
-        retry: Retry | None = ...,
-        limit: Limit | None = ...,
-        require_worker: bool = ...,
-        keep_completed: KeepGiven | None = ...,
-        keep_failed: KeepGiven | None = ...,
-        reply: bool = ...,
-        default: bool = ...,
+        **options: Unpack[EventKeywords[PT]],
     ) -> None: ...
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Unpack, assert_type
+from typing import Any, Literal, TypeVar, Unpack, assert_type
 
 import msgspec
 
@@ -19,6 +19,7 @@ from eventbus import (
     EmitKeywords,
     Event,
     EventContext,
+    EventKeywords,
     EventProvider,
     Handlers,
     JobFacts,
@@ -68,6 +69,17 @@ Event(
     ),
 )
 Event("ttl", ttl=timedelta(days=1), errors=[ValueError], retry=Retry(attempts=2), reply=False)
+Event("ttl", payload=Order, tll="1 day")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+
+P = TypeVar("P")
+
+
+def shop_event(name: str, payload: type[P], **options: Unpack[EventKeywords[P]]) -> Event[P, Any]:
+    return Event(f"shop.{name}", payload=payload, **options)
+
+
+assert_type(shop_event("packed", Order, key=lambda order: order.order_id, ttl="1 day"), Event[Order, Any])
+shop_event("packed", Order, tll="1 day")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 provider = EventProvider(
     "memory:",
