@@ -73,7 +73,7 @@ from eventbus.runtime.blocking_call import run_at_once, run_blocking, running_lo
 from eventbus.runtime.places import Places
 from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.schedules.plan import RootForm, ScheduledRoot
-from eventbus.settings.keywords import check_priority, emit_options
+from eventbus.settings.keywords import check_options, check_priority, emit_options
 from eventbus.settings.merging import option_of_key
 from eventbus.store.calls.journal_store import Signal
 from eventbus.store.calls.tree_store import PAGE_BYTES, RootPlace, RootRow, TreePage
@@ -192,6 +192,7 @@ __all__ = [
     "check_keep",
     "check_key",
     "check_middleware",
+    "check_options",
     "check_priority",
     "clock",
     "complete",

@@ -14,7 +14,14 @@ from eventbus.model.keep import KeepGiven
 from eventbus.model.names import check_correlation_id, shown
 from eventbus.model.retry import Retry
 
-__all__ = ["EmitKeywords", "EmitOptions", "ProviderKeywords", "check_priority", "emit_options"]
+__all__ = [
+    "EmitKeywords",
+    "EmitOptions",
+    "ProviderKeywords",
+    "check_options",
+    "check_priority",
+    "emit_options",
+]
 
 
 class ProviderKeywords(TypedDict, total=False):
@@ -134,6 +141,14 @@ def emit_options(given: Mapping[str, Any]) -> EmitOptions:
         known = EmitOptions.__struct_fields__
         wrong = ", ".join(repr(name) for name in given if name not in known)
         raise DefinitionError(f"unknown emit option {wrong}; there are: {', '.join(known)}") from None
+
+
+def check_options(given: Mapping[str, Any], kind: type, where: str) -> None:
+    """Raise DefinitionError, naming `where`, for an option that `kind`, a TypedDict, does not have."""
+    known: Mapping[str, Any] = kind.__annotations__
+    for name in given:
+        if name not in known:
+            raise DefinitionError(f"{where} has no option {name!r}; its options are: {', '.join(known)}")
 
 
 def check_priority(priority: Any) -> int:

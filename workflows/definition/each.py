@@ -22,11 +22,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, PayloadError, Retry
-from eventbus.lowlevel import Duration, shown
+from eventbus.lowlevel import Duration, check_options, shown
 from workflows.definition.checks.options import check_concurrency
 from workflows.definition.checks.signature import accepts, check_context, check_function, taken_by, told
 from workflows.definition.context import StepContext, codecs_of
-from workflows.definition.keywords import EachKeywords, OnFailure, check_options
+from workflows.definition.keywords import EachKeywords, OnFailure
 from workflows.definition.step import RollbackDecorator, Step
 from workflows.definition.step_graph import After, StepGraph
 from workflows.errors import StepFailed

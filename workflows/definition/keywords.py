@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypedDict, TypeVar
 
-from eventbus import DefinitionError, Limit, Retry
+from eventbus import Limit, Retry
 from eventbus.lowlevel import Duration, KeepGiven
 from workflows.definition.checks.options import OnFailure
 from workflows.definition.context import StepContext
@@ -21,7 +21,6 @@ __all__ = [
     "StartKeywords",
     "StepKeywords",
     "WorkflowKeywords",
-    "check_options",
 ]
 
 I = TypeVar("I")  # noqa: E741  (the input of the workflow)
@@ -106,11 +105,3 @@ class PipelineKeywords(TypedDict, total=False):
     pool: str | None
     spread: bool
     on_failure: OnFailure
-
-
-def check_options(given: Mapping[str, Any], kind: type, where: str) -> None:
-    """Raise DefinitionError, naming `where`, for an option that `kind`, a TypedDict, does not have."""
-    known: Mapping[str, Any] = kind.__annotations__
-    for name in given:
-        if name not in known:
-            raise DefinitionError(f"{where} has no option {name!r}; its options are: {', '.join(known)}")

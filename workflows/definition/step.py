@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, Unpack, cast, overload
 
 from eventbus import DefinitionError, Limit, Retry
-from eventbus.lowlevel import Duration, shown
+from eventbus.lowlevel import Duration, check_options, shown
 from workflows.definition.checks.options import (
     OnFailure,
     check_concurrency,
@@ -36,7 +36,7 @@ from workflows.definition.checks.signature import (
 )
 from workflows.definition.context import StepContext
 from workflows.definition.flow_definition import AnyDefinition
-from workflows.definition.keywords import StepKeywords, check_options
+from workflows.definition.keywords import StepKeywords
 from workflows.definition.outline import StepOutline
 from workflows.definition.pause import Pause
 from workflows.records.ids import check_step_name

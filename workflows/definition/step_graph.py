@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError
-from eventbus.lowlevel import Duration, shown
+from eventbus.lowlevel import Duration, check_options, shown
 from workflows.definition.checks.options import OnFailure
 from workflows.definition.checks.signature import name_of
 from workflows.definition.context import StepContext
@@ -28,7 +28,7 @@ from workflows.definition.flow_definition import (
     definition_in,
     definition_of,
 )
-from workflows.definition.keywords import PauseKeywords, check_options
+from workflows.definition.keywords import PauseKeywords
 from workflows.definition.pause import sleep_for, wait_for
 from workflows.definition.plan import FlowPlan, build, listed
 from workflows.definition.signal import Signal

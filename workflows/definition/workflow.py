@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack, cast, overload
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, Keep, Limit, Retry
-from eventbus.lowlevel import check_answers, is_answer
+from eventbus.lowlevel import check_answers, check_options, is_answer
 from workflows.definition.checks.declared_errors import check_declared
 from workflows.definition.checks.options import (
     check_concurrency,
@@ -33,7 +33,7 @@ from workflows.definition.flow_definition import (
     definition_in,
 )
 from workflows.definition.hooks import NOTHING, StepHooks, check_hook, check_output, make_hook
-from workflows.definition.keywords import StepKeywords, WorkflowKeywords, check_options
+from workflows.definition.keywords import StepKeywords, WorkflowKeywords
 from workflows.definition.nesting import check_depth, check_ends
 from workflows.definition.outline import Hook, HookName
 from workflows.definition.plan import FlowPlan

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from eventbus import DefinitionError
-from eventbus.lowlevel import Codec, shown
+from eventbus.lowlevel import Codec, check_options, shown
 from workflows.definition.checks.signature import name_of
 from workflows.definition.codecs import MAX_VALUE
 from workflows.definition.flow_definition import definition_in
-from workflows.definition.keywords import PipelineKeywords, WorkflowKeywords, check_options
+from workflows.definition.keywords import PipelineKeywords, WorkflowKeywords
 from workflows.definition.step import Step, step
 from workflows.definition.workflow import Workflow
 from workflows.errors import ConflictError
