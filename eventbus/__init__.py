@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from eventbus.provider import EventProvider
     from eventbus.schedule_client import Schedule, ScheduleClient
     from eventbus.schedules.options import ScheduleKeywords, ScheduleReport
-    from eventbus.settings.keywords import EmitKeywords
+    from eventbus.settings.keywords import EmitKeywords, HandlerKeywords
     from eventbus.telemetry.job_failure import JobFailure
     from eventbus.telemetry.log_filter import JobLogFilter
 
@@ -81,6 +81,7 @@ __all__ = [
     "EventProvider",
     "EventWorker",
     "HandlerError",
+    "HandlerKeywords",
     "Handlers",
     "JobCancelled",
     "JobError",

@@ -7,7 +7,7 @@ emission travels (`emit.emitter`), how a worker runs its jobs (`handlers.worker`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, Self, TypeVar, Unpack, overload
 
@@ -19,13 +19,13 @@ from eventbus.admin.watch import Watch
 from eventbus.emit.emission import Emission
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError, UsageError
-from eventbus.handlers.batch_types import BatchRegistrar
 from eventbus.handlers.collection import Handlers, collected_handlers
 from eventbus.handlers.failures.hook import FailureFunction, make_failure_hook
-from eventbus.handlers.handler import check_event, make_handler
+from eventbus.handlers.handler import make_handler
 from eventbus.handlers.lifespan import Lifespan, check_lifespan
 from eventbus.handlers.middleware import Middleware, check_middleware
 from eventbus.handlers.pools import BUILT_IN, make_pool
+from eventbus.handlers.registry import HandlerRegistry
 from eventbus.handlers.subscriptions import Subscription, Subscriptions
 from eventbus.handlers.worker import EventWorker
 from eventbus.job_client import JobClient
@@ -35,10 +35,17 @@ from eventbus.model.durations import Duration, seconds
 from eventbus.model.event import Event
 from eventbus.model.limit import Limit
 from eventbus.model.names import DEFAULT_GROUP, check_correlation_id, check_group, check_job_id, queue_name
-from eventbus.model.retry import Retry, check_answers, check_default
+from eventbus.model.retry import check_default
 from eventbus.runtime.loop_ownership import LoopOwnership
 from eventbus.schedule_client import ScheduleClient
-from eventbus.settings.keywords import EmitKeywords, ProviderKeywords, emit_options
+from eventbus.settings.keywords import (
+    EmitKeywords,
+    HandlerKeywords,
+    ProviderKeywords,
+    RegistrationKeywords,
+    check_options,
+    emit_options,
+)
 from eventbus.settings.settings import Settings
 from eventbus.store.connection.connector import make_connector
 from eventbus.sync import LoopThread, SyncProvider
@@ -48,7 +55,6 @@ from eventbus.telemetry.propagation import with_meta
 
 __all__ = ["EventProvider", "known_event", "start_reading"]
 
-F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=Middleware)
@@ -59,7 +65,7 @@ H = TypeVar("H", bound=FailureFunction)
 _NOTHING: Any = None  # `@provider.use()` passes no function; the check then raises a DefinitionError
 
 
-class EventProvider:
+class EventProvider(HandlerRegistry):
     """An event bus on one Redis or Valkey server.
 
         provider = EventProvider("redis://localhost:6379")
@@ -102,113 +108,7 @@ class EventProvider:
             *(queue for extension in self._life.extensions for queue in extension.queues),
         ]
 
-    # Handlers, their groups, and what is around them.
-
-    @overload
-    def on(
-        self,
-        event: Event[Any, Any] | str,
-        *,
-        group: str = ...,
-        concurrency: int | None = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        pool: str | None = ...,
-        batch: None = ...,
-    ) -> Callable[[F], F]: ...
-    @overload
-    def on(  # pyright: ignore[reportOverlappingOverload]  (the result None has a wider return type)
-        self,
-        event: Event[P, None],
-        *,
-        batch: Batch,
-        group: str = ...,
-        concurrency: int | None = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        pool: str | None = ...,
-    ) -> BatchRegistrar[P, Sequence[Exception | None] | None]: ...
-    @overload
-    def on(
-        self,
-        event: Event[P, R],
-        *,
-        batch: Batch,
-        concurrency: int | None = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        pool: str | None = ...,
-    ) -> BatchRegistrar[P, Sequence[R | Exception]]: ...
-    @overload
-    def on(  # the results of a group of its own reach nobody
-        self,
-        event: Event[P, Any],
-        *,
-        batch: Batch,
-        group: str,
-        concurrency: int | None = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        pool: str | None = ...,
-    ) -> BatchRegistrar[P, Sequence[Any] | None]: ...
-    @overload
-    def on(
-        self,
-        event: str,
-        *,
-        batch: Batch,
-        group: str = ...,
-        concurrency: int | None = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        pool: str | None = ...,
-    ) -> Callable[[F], F]: ...
-    def on(
-        self,
-        event: Event[Any, Any] | str,
-        *,
-        group: str = DEFAULT_GROUP,
-        concurrency: int | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,
-        pool: str | None = None,
-        batch: Batch | None = None,
-    ) -> Any:
-        """Register the decorated function as the handler of an event for a group.
-
-            @provider.on(OrderPlaced, concurrency=5, timeout="30s")
-            async def charge(order: Order) -> Receipt: ...
-
-        `concurrency` is the most jobs of the handler that one worker runs at a time, by default the
-        provider's setting. `timeout` limits one attempt; by default nothing does. `retry` goes before
-        the rules of the event and the provider. Async functions run in the event loop, other functions
-        in threads. With `pool="process"` each job runs in a process of its own. That process is killed
-        when the job times out, is cancelled or loses its lease. `pool` may also be the name of a pool
-        that `provider.pool` has declared.
-
-        With `batch=Batch(size=100)` the function takes a list of up to so many payloads, and returns a list
-        of as many results, in their order; an exception in it is the error of that job alone. What it raises
-        is the error of each of them. `concurrency` and `timeout` are then of its calls.
-
-        Raises DefinitionError for a function that does not fit the event, for a function that another
-        process could not find by its name, and for a second handler of one event and group.
-        """
-        check_event(event)
-
-        def register(function: F) -> F:
-            self._register(
-                event,
-                function,
-                group=group,
-                concurrency=concurrency,
-                retry=retry,
-                timeout=timeout,
-                pool=pool,
-                batch=batch,
-            )
-            return function
-
-        return register
+    # Handlers, their groups, and what is around them. `on`, as of a collection, is in HandlerRegistry.
 
     async def subscribe(
         self,
@@ -216,11 +116,8 @@ class EventProvider:
         handler: Callable[..., Any],
         *,
         group: str = DEFAULT_GROUP,
-        concurrency: int | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,  # noqa: ASYNC109  (of the handler, not of this call)
-        pool: str | None = None,
         batch: Batch | None = None,
+        **options: Unpack[HandlerKeywords],
     ) -> None:
         """Register a handler at run time; return when a worker of this process serves it.
 
@@ -229,16 +126,8 @@ class EventProvider:
         have taken effect in the running worker. It is safe to call it again.
         """
         self._running(f"subscribe to {event}")
-        subscription = self._register(
-            event,
-            handler,
-            group=group,
-            concurrency=concurrency,
-            retry=retry,
-            timeout=timeout,
-            pool=pool,
-            batch=batch,
-        )
+        check_options(options, RegistrationKeywords, f"a handler of {event!r}")
+        subscription = self._register(event, handler, group=group, batch=batch, **options)
         try:
             await self._life.serve(self.settings, subscription)
         except BaseException:
@@ -660,19 +549,13 @@ class EventProvider:
                 await self._life.stop(is_patient=True)
 
     def _register(
-        self, event: Event[Any, Any] | str, function: Callable[..., Any], **options: Any
+        self,
+        event: Event[Any, Any] | str,
+        function: Callable[..., Any],
+        **options: Unpack[RegistrationKeywords],
     ) -> Subscription:
         route = self._routes.find(event)
-        handler = make_handler(
-            function,
-            event=route.name,
-            payload=route.event.payload,
-            result=route.event.result,
-            pools=self._life.pools,
-            **options,
-        )
-        where = f"the handler of event {route.name!r}"
-        check_answers(handler.retry, where, errors=route.event.errors, retry_on=route.event.retry_on)
+        handler = make_handler(function, route.event, pools=self._life.pools, **options)
         if handler.retry is None and route.event.retry is None:
             check_default(self.settings.retry, route.name, retry_on=route.event.retry_on)
         subscription = Subscription(route, handler)

@@ -39,6 +39,7 @@ def test_the_front_door_offers_just_this() -> None:
         "EventProvider",
         "EventWorker",
         "HandlerError",
+        "HandlerKeywords",
         "Handlers",
         "JobCancelled",
         "JobError",

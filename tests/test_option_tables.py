@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eventbus import EmitKeywords, Event, EventKeywords, EventProvider, ScheduleKeywords
+from eventbus import EmitKeywords, Event, EventKeywords, HandlerKeywords, ScheduleKeywords
 from workflows import WorkflowProvider, durable, task
 
 _DOCS = Path(__file__).parent.parent / "docs"
@@ -38,7 +38,11 @@ def _tables(page: str, heads: Iterable[str]) -> set[str]:
     [
         ("quickstart.md", ["| `Event(name, …)` |"], {*EventKeywords.__annotations__, "payload", "result"}),
         ("quickstart.md", ["| `emit(event, payload, …)` |"], {*EmitKeywords.__annotations__}),
-        ("quickstart.md", ["| `@provider.on(event, …)` |"], _options(EventProvider.on)),
+        (
+            "quickstart.md",
+            ["| `@provider.on(event, …)` |"],
+            {*HandlerKeywords.__annotations__, "group", "batch"},
+        ),
         ("workflows.md", ["| option of `execute` |"], _options(WorkflowProvider.execute)),
         ("durable.md", ["| option of `@durable(name, …)` |"], _options(durable)),
         ("durable.md", ["| option of `@task` |"], _options(task)),

@@ -8,24 +8,19 @@ not notice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar, overload
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Unpack
 
 from eventbus.errors import DefinitionError
-from eventbus.handlers.batch_types import BatchRegistrar
-from eventbus.handlers.handler import check_event, make_handler
+from eventbus.handlers.handler import check_retry, make_handler
 from eventbus.handlers.pools import BUILT_IN
-from eventbus.model.batch import Batch
-from eventbus.model.durations import Duration
+from eventbus.handlers.registry import HandlerRegistry
 from eventbus.model.event import Event
 from eventbus.model.names import DEFAULT_GROUP, shown
-from eventbus.model.retry import Retry, check_answers
+from eventbus.model.retry import Retry
+from eventbus.settings.keywords import RegistrationKeywords
 
 __all__ = ["CollectedHandler", "Handlers", "collected_handlers"]
-
-F = TypeVar("F", bound=Callable[..., Any])
-P = TypeVar("P")
-R = TypeVar("R")
 
 
 class CollectedHandler(NamedTuple):
@@ -33,10 +28,10 @@ class CollectedHandler(NamedTuple):
 
     event: Event[Any, Any] | str
     function: Callable[..., Any]
-    options: dict[str, Any]
+    options: RegistrationKeywords
 
 
-class Handlers:
+class Handlers(HandlerRegistry):
     """A collection of handlers in a module of its own, which needs no provider.
 
         handlers = Handlers()
@@ -53,125 +48,30 @@ class Handlers:
         self._handlers: dict[tuple[str, str], CollectedHandler] = {}
         self._is_included = False
 
-    @overload
-    def on(
+    def _register(
         self,
         event: Event[Any, Any] | str,
-        *,
-        group: str = ...,
-        concurrency: int | None = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        pool: str | None = ...,
-        batch: None = ...,
-    ) -> Callable[[F], F]: ...
-    @overload
-    def on(  # pyright: ignore[reportOverlappingOverload]  (the result None has a wider return type)
-        self,
-        event: Event[P, None],
-        *,
-        batch: Batch,
-        group: str = ...,
-        concurrency: int | None = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        pool: str | None = ...,
-    ) -> BatchRegistrar[P, Sequence[Exception | None] | None]: ...
-    @overload
-    def on(
-        self,
-        event: Event[P, R],
-        *,
-        batch: Batch,
-        concurrency: int | None = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        pool: str | None = ...,
-    ) -> BatchRegistrar[P, Sequence[R | Exception]]: ...
-    @overload
-    def on(  # the results of a group of its own reach nobody
-        self,
-        event: Event[P, Any],
-        *,
-        batch: Batch,
-        group: str,
-        concurrency: int | None = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        pool: str | None = ...,
-    ) -> BatchRegistrar[P, Sequence[Any] | None]: ...
-    @overload
-    def on(
-        self,
-        event: str,
-        *,
-        batch: Batch,
-        group: str = ...,
-        concurrency: int | None = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        pool: str | None = ...,
-    ) -> Callable[[F], F]: ...
-    def on(
-        self,
-        event: Event[Any, Any] | str,
-        *,
-        group: str = DEFAULT_GROUP,
-        concurrency: int | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,
-        pool: str | None = None,
-        batch: Batch | None = None,
-    ) -> Any:
-        """Add the decorated function to the collection, with the options of `EventProvider.on`.
-
-        Raises DefinitionError as that does, for a second handler of one event and group, and after a provider
-        has included the collection. The name of a pool of your own is checked when a provider includes the
-        collection.
-        """
-        check_event(event)
-
-        def add(function: F) -> F:
-            self._add(
-                event,
-                function,
-                group=group,
-                concurrency=concurrency,
-                retry=retry,
-                timeout=timeout,
-                pool=pool,
-                batch=batch,
-            )
-            return function
-
-        return add
-
-    def _add(self, event: Event[Any, Any] | str, function: Callable[..., Any], **options: Any) -> None:
-        name = event if isinstance(event, str) else event.name
+        function: Callable[..., Any],
+        **options: Unpack[RegistrationKeywords],
+    ) -> None:
+        declared = event if isinstance(event, Event) else Event(event)
+        name, group = declared.name, options.get("group", DEFAULT_GROUP)
         if self._is_included:
             raise DefinitionError(
                 f"a provider has included this collection already, without handler {shown(function)} of "
                 f"event {name!r}; import the module that adds it before provider.include(...)"
             )
-        known = self._handlers.get((name, options["group"]))
+        known = self._handlers.get((name, group))
         if known is not None:
             raise DefinitionError(
-                f"event {name!r} has a handler for group {options['group']!r} in this collection already: "
+                f"event {name!r} has a handler for group {group!r} in this collection already: "
                 f"{known.function!r}; give the second one a group of its own"
             )
-        if options["pool"] is None or options["pool"] in BUILT_IN:
-            is_typed = isinstance(event, Event)
-            make_handler(
-                function,
-                event=name,
-                payload=event.payload if is_typed else Any,
-                result=event.result if is_typed else Any,
-                **options,
-            )
-        if isinstance(event, Event) and isinstance(options["retry"], Retry):
-            where = f"the handler of event {name!r}"
-            check_answers(options["retry"], where, errors=event.errors, retry_on=event.retry_on)
-        self._handlers[name, options["group"]] = CollectedHandler(event, function, options)
+        if options.get("pool") in (None, *BUILT_IN):
+            make_handler(function, declared, **options)
+        elif isinstance(retry := options.get("retry"), Retry):
+            check_retry(retry, declared)
+        self._handlers[name, group] = CollectedHandler(event, function, options)
 
     def _take(self) -> Iterator[CollectedHandler]:
         """Yield the handlers; who has taken the last one has included the collection."""

@@ -18,10 +18,10 @@ from eventbus.model.batch import Batch
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.event import Event
 from eventbus.model.names import DEFAULT_GROUP, check_group, shown
-from eventbus.model.retry import Retry
+from eventbus.model.retry import Retry, check_answers
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
 
-__all__ = ["Handler", "check_event", "make_handler"]
+__all__ = ["Handler", "check_event", "check_retry", "make_handler"]
 
 _EMPTY = inspect.Parameter.empty
 _OF_BATCHES = (BatchContext, SyncBatchContext)
@@ -58,10 +58,8 @@ class Handler(msgspec.Struct, frozen=True):
 
 def make_handler(
     function: Callable[..., Any],
+    event: Event[Any, Any],
     *,
-    event: str,
-    payload: Any,
-    result: Any,
     group: str = DEFAULT_GROUP,
     concurrency: int | None = None,
     retry: Retry | None = None,
@@ -73,9 +71,9 @@ def make_handler(
     """Check a function against its event's types and return it as a handler. A `timeout` of 0 means no limit.
 
     `pools` are those that were declared. Raises DefinitionError, which names the event and the function, if
-    they do not agree.
+    they do not agree, or if `retry` contradicts the answers of the event.
     """
-    where = f"handler {_name_of(function)} of event {event!r}"
+    where = f"handler {_name_of(function)} of event {event.name!r}"
     if not callable(function):
         raise DefinitionError(f"expected {where} to be a function, got: {shown(function)}")
     if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -102,12 +100,13 @@ def make_handler(
         hints.get("return", _EMPTY) if group == DEFAULT_GROUP else _EMPTY
     )  # those of others reach nobody
     if batch is None:
-        _check_payload(first, payload, where)
-        _check_type(returned, result, f"the return type of {where}", "result")
+        _check_payload(first, event.payload, where)
+        _check_type(returned, event.result, f"the return type of {where}", "result")
     else:
-        check_batch_types(first, returned, payload=payload, result=result, where=where)
+        check_batch_types(first, returned, payload=event.payload, result=event.result, where=where)
     wanted = _context_class(is_async=is_async, is_remote=is_remote, is_batch=batch is not None)
     _check_context(context, hints, where, wanted)
+    check_retry(retry, event)
     return Handler(
         function=function,
         group=group,
@@ -120,6 +119,12 @@ def make_handler(
         is_remote=is_remote,
         batch=batch,
     )
+
+
+def check_retry(retry: Retry | None, event: Event[Any, Any]) -> None:
+    """Raise DefinitionError if the retry rule of a handler contradicts what its event declares as answers."""
+    where = f"the handler of event {event.name!r}"
+    check_answers(retry, where, errors=event.errors, retry_on=event.retry_on)
 
 
 def check_event(given: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from eventbus.errors import DefinitionError
+from eventbus.model.batch import Batch
 from eventbus.model.durations import Duration
 from eventbus.model.keep import KeepGiven
 from eventbus.model.names import check_correlation_id, shown
@@ -17,7 +18,9 @@ from eventbus.model.retry import Retry
 __all__ = [
     "EmitKeywords",
     "EmitOptions",
+    "HandlerKeywords",
     "ProviderKeywords",
+    "RegistrationKeywords",
     "check_options",
     "check_priority",
     "emit_options",
@@ -77,6 +80,26 @@ class EmitKeywords(TypedDict, total=False):
     require_worker: bool | None
     keep_completed: Duration | None
     keep_failed: Duration | None
+
+
+class HandlerKeywords(TypedDict, total=False):
+    """The options of a handler beside its `group` and `batch`; `EventProvider.on` documents each of them.
+
+    None means the default. Your own decorator can pass the options on with their types:
+    `def on(event, **options: Unpack[HandlerKeywords])`.
+    """
+
+    concurrency: int | None
+    retry: Retry | None
+    timeout: Duration | None
+    pool: str | None
+
+
+class RegistrationKeywords(HandlerKeywords, total=False):
+    """All options of a handler."""
+
+    group: str
+    batch: Batch | None
 
 
 class EmitOptions(msgspec.Struct, frozen=True):

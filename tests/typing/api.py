@@ -6,7 +6,7 @@ A line that stops being an error is found too: pyright and mypy report an `ignor
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, Unpack, assert_type
@@ -21,6 +21,7 @@ from eventbus import (
     EventContext,
     EventKeywords,
     EventProvider,
+    HandlerKeywords,
     Handlers,
     JobFacts,
     JobFailure,
@@ -72,6 +73,7 @@ Event("ttl", ttl=timedelta(days=1), errors=[ValueError], retry=Retry(attempts=2)
 Event("ttl", payload=Order, tll="1 day")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
 P = TypeVar("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def shop_event(name: str, payload: type[P], **options: Unpack[EventKeywords[P]]) -> Event[P, Any]:
@@ -209,7 +211,24 @@ async def audit(order: Order, ctx: EventContext) -> Receipt:
     return await price(order, ctx)
 
 
+def slowly(event: Event[Any, Any], **options: Unpack[HandlerKeywords]) -> Callable[[F], F]:
+    options.setdefault("timeout", "5m")
+    return collected.on(event, group="slow", **options)
+
+
+@slowly(placed, concurrency=1)
+async def archive(order: Order) -> str:
+    return order.order_id
+
+
+slowly(placed, tiemout=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+for registry in (provider, collected):
+    registry.on(placed, tiemout=1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    registry.on(placed, retry=3)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+
+
 async def using_collected(ctx: EventContext) -> None:
+    assert_type(await archive(Order("1")), str)
     assert_type(await audit(Order("1"), ctx), Receipt)
 
 

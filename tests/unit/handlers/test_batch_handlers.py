@@ -29,7 +29,7 @@ class Order(msgspec.Struct):
 
 def _make(function: Any, payload: Any = Order, result: Any = int, **options: Any) -> Handler:
     options.setdefault("batch", Batch(size=10))
-    return make_handler(function, event="placed", payload=payload, result=result, **options)
+    return make_handler(function, Event("placed", payload=payload, result=result), **options)
 
 
 async def full(orders: list[Order], ctx: BatchContext) -> list[int | Exception]: ...

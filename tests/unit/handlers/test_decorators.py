@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eventbus import DefinitionError, Event, EventProvider
+from eventbus import DefinitionError, Event, EventProvider, Handlers
 from workflows import Workflow
 
 # Untyped, because type checkers refuse most of this.
@@ -77,6 +77,20 @@ def test_what_would_register_nothing_is_refused(apply: Callable[[], Any], messag
         apply()
 
 
+@pytest.mark.parametrize("registry", [EventProvider("memory:"), Handlers()], ids=["provider", "collection"])
+@pytest.mark.parametrize("event", [Event("ask"), "ask"])
+def test_an_unknown_option_of_a_handler_is_refused_with_those_that_there_are(
+    registry: EventProvider | Handlers, event: Any
+) -> None:
+    options: dict[str, Any] = {"tiemout": 5}
+    with pytest.raises(DefinitionError) as refused:
+        registry.on(event, **options)
+    assert str(refused.value) == (
+        f"a handler of {event!r} has no option 'tiemout'; "
+        "its options are: concurrency, retry, timeout, pool, group, batch"
+    )
+
+
 async def test_what_cannot_be_subscribed_is_refused() -> None:
     async with EventProvider("memory:") as provider:
         bus: Any = provider
@@ -88,6 +102,8 @@ async def test_what_cannot_be_subscribed_is_refused() -> None:
             DefinitionError, match="expected an Event or the name of one, got: <function confirm"
         ):
             await bus.subscribe(confirm, confirm)
+        with pytest.raises(DefinitionError, match="a handler of 'ask' has no option 'tiemout'"):
+            await bus.subscribe("ask", confirm, tiemout=5)
         assert provider.queues == []
 
 

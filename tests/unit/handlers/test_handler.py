@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import eventbus
-from eventbus import DefinitionError, EventContext, JobFacts, Retry, SyncContext
+from eventbus import DefinitionError, Event, EventContext, JobFacts, Retry, SyncContext
 from eventbus.handlers.handler import Handler, make_handler
 
 
@@ -19,7 +19,7 @@ class Order(msgspec.Struct):
 
 
 def _make(function: Any, payload: Any = Any, result: Any = Any, **options: Any) -> Handler:
-    return make_handler(function, event="placed", payload=payload, result=result, **options)
+    return make_handler(function, Event("placed", payload=payload, result=result), **options)
 
 
 _NONE: Any = None
@@ -208,4 +208,4 @@ def _yields(n: Any) -> Iterator[int]:
 )
 def test_what_can_be_no_handler_is_refused_with_the_reason(function: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
-        make_handler(function, event="e", payload=Any, result=Any)
+        make_handler(function, Event("e"))

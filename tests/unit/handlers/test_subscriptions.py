@@ -15,7 +15,7 @@ from eventbus.settings.settings import Settings
 
 def _subscribe(routes: Routes, event: Any, group: str = "default") -> Subscription:
     route = routes.find(event)
-    handler = make_handler(lambda payload: payload, event=route.name, payload=Any, result=Any, group=group)
+    handler = make_handler(lambda payload: payload, route.event, group=group)
     return Subscription(route, handler)
 
 
