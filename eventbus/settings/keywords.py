@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, TypedDict
@@ -167,11 +168,18 @@ def emit_options(given: Mapping[str, Any]) -> EmitOptions:
 
 
 def check_options(given: Mapping[str, Any], kind: type, where: str) -> None:
-    """Raise DefinitionError, naming `where`, for an option that `kind`, a TypedDict, does not have."""
+    """Raise DefinitionError, naming `where`, for an option that `kind`, a TypedDict, does not have.
+
+    It lists the options that there are, and says which one is close.
+    """
     known: Mapping[str, Any] = kind.__annotations__
     for name in given:
         if name not in known:
-            raise DefinitionError(f"{where} has no option {name!r}; its options are: {', '.join(known)}")
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise DefinitionError(
+                f"{where} has no option {shown(name)}; its options are: {', '.join(known)}{hint}"
+            )
 
 
 def check_priority(priority: Any) -> int:

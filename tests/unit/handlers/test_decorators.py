@@ -87,7 +87,7 @@ def test_an_unknown_option_of_a_handler_is_refused_with_those_that_there_are(
         registry.on(event, **options)
     assert str(refused.value) == (
         f"a handler of {event!r} has no option 'tiemout'; "
-        "its options are: concurrency, retry, timeout, pool, group, batch"
+        "its options are: concurrency, retry, timeout, pool, group, batch; did you mean timeout?"
     )
 
 

@@ -85,7 +85,10 @@ _STEP = "step 'a' of workflow 'shop'"
         ({"version": 2}, ["expected version of workflow 'shop'", "got: 2"]),
         ({"version": "a b"}, ["expected version of workflow 'shop'", "'a b'"]),
         ({"spread": 1}, ["expected spread of workflow 'shop' to be a bool", "got: 1"]),
-        ({"retries": 3}, ["workflow 'shop' has no option 'retries'", "its options are: retry, timeout"]),
+        (
+            {"retries": 3},
+            ["workflow 'shop' has no option 'retries'", "are: retry, timeout", "; did you mean retry?"],
+        ),
     ],
 )
 def test_bad_options_of_a_workflow(options: dict[str, Any], parts: list[str]) -> None:
