@@ -19,9 +19,6 @@ _ROOT = Path(__file__).resolve().parent.parent
 _FOLDERS = ("eventbus", "workflows", "tests", "integration", "benchmarks", "examples")
 _PACKAGES = ("eventbus", "workflows")
 
-_LINE_LENGTH = 110
-"""The files that still have lines over the limit, and how many; it only shrinks."""
-
 _UNSAFE_MODULES = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
 _NAMELESS_MODULES = {"base", "common", "helper", "helpers", "manager", "managers", "util", "utils"}
 
@@ -73,15 +70,6 @@ def test_imports_go_one_way() -> None:
         [sys.executable, "-c", linter, "--no-cache"], cwd=_ROOT, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-def test_a_line_is_no_longer_than_the_limit() -> None:
-    long = {_shown(path) for path in _sources(".py") if _has_long_line(path)}
-    assert sorted(long) == []
-
-
-def _has_long_line(path: Path) -> bool:
-    return any(len(line) > _LINE_LENGTH for line in path.read_text().splitlines())
 
 
 def test_nothing_imports_a_serialiser_that_runs_code() -> None:

@@ -159,8 +159,8 @@ def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
     workflow = codecs.workflow
     if given.step not in workflow.steps:
         raise DefinitionError(
-            f"{given.workflow} has no step {given.step!r} in this process; start the worker again if its code "
-            "was replaced"
+            f"{given.workflow} has no step {given.step!r} in this process; start the worker again if its "
+            "code was replaced"
         )
     step = workflow.steps[given.step]
 
@@ -216,8 +216,8 @@ class _NoData(FlowData):
     def value(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Refuse."""
         raise UsageError(
-            'ctx.data is not there in a step with pool="process": the worker made it in its own process, and it '
-            "is not sent; make the value in the step's own function, or let an earlier step return it"
+            'ctx.data is not there in a step with pool="process": the worker made it in its own process, and '
+            "it is not sent; make the value in the step's own function, or let an earlier step return it"
         )
 
 

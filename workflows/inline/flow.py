@@ -120,8 +120,8 @@ class InlineFlow:
             pause = run.step.pause
             raise UsageError(
                 f"{run.step.where} waits for signal {pause.name if pause is not None else ''!r}, which does "
-                f"not come to flow {self.facts.flow_id}; give it: run_inline(..., signals=[(signal, payload)]), "
-                "or to the flow of a sub-workflow none can be given: run that workflow alone"
+                f"not come to flow {self.facts.flow_id}; give it: run_inline(..., signals=[(signal, "
+                "payload)]), or to the flow of a sub-workflow none can be given: run that workflow alone"
             )
 
     def ended(self) -> tuple[str, str]:
