@@ -65,7 +65,7 @@ class JobClient:
         worker = self._life.worker
         if worker is None:
             raise UsageError("nothing is shared here: no worker of this provider runs in this process")
-        return worker.shared.find(lifespan)
+        return worker.host.shared(lifespan)
 
     def add(
         self,

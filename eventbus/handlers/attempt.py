@@ -7,10 +7,8 @@ one. An async context awaits its calls. Other contexts wait for them: in a threa
 (`worker_host`), in a process for the worker (`process.child_calls`).
 
 What must always hold:
-- a save counts only under the lease of its job, and only until its attempt has ended: one that outlives its
-  end, in a thread or because it ignores its cancellation, overwrites nothing of the next one;
-- in a process that was forked from the worker's, and after the end of the worker, nothing is sent: its
-  connection belongs to others.
+- a save counts only under the lease of its job, and only until its attempt has ended: an attempt that goes
+  on after its end, in a thread or because it ignores its cancellation, overwrites nothing of the next one.
 
 Not here: what a worker does for its attempts (`worker_host`).
 """
@@ -33,8 +31,8 @@ have it.
 
 
 class AttemptHost(Protocol):
-    """The place where attempts run: a worker, a process of one, or the memory of a test. All texts are
-    JSON.
+    """The place where attempts run: a worker, a process of one, or the memory of an inline flow.
+    All texts are JSON.
     """
 
     @property
@@ -69,7 +67,7 @@ class Attempt:
     __slots__ = ("_has_ended", "_name", "_where", "has_saved", "host", "job")
 
     def __init__(self, host: AttemptHost, job: Job, name: str = SAVED, *, where: str = "") -> None:
-        """Save in the live text `name` of the job that the attempt runs in; without a name, refuse to.
+        """Save in the live text `name` of the job that the attempt runs in; without a name it saves nothing.
 
         `where` says in errors what runs, by default the job.
         """
@@ -93,13 +91,15 @@ class Attempt:
         """Record the progress. Raises StoreRefused."""
         return self.host.note_progress(self.job, progress)
 
-    async def save(self, text: str) -> None:
+    def save(self, text: str) -> Coroutine[Any, Any, None]:
         """Keep a text for the next attempt, in place of what was saved before.
 
-        Raises StoreRefused if this attempt has ended or its lease is lost, ProviderStopped, and UsageError
-        for an attempt that saves nothing.
+        Raises UsageError at once for an attempt that saves nothing; the coroutine raises StoreRefused if this
+        attempt has ended or its lease is lost, and ProviderStopped.
         """
-        name = self._check_saves("save")
+        return self._save(text, self._check_saves("save"))
+
+    async def _save(self, text: str, name: str) -> None:
         if self._has_ended:
             raise StoreRefused(
                 f"nothing was saved for {self._where or f'job {self.job.id}'}: its attempt has ended, and "
@@ -119,7 +119,7 @@ class Attempt:
 
     @property
     def saves(self) -> bool:
-        """Whether it is of something that may save: of no rollback, and of no hook."""
+        """Whether it may save; those of rollbacks and hooks may not."""
         return bool(self._name)
 
     @property

@@ -1,7 +1,7 @@
 """What one worker does for the attempts that it runs.
 
 What must always hold: in a process that was forked from the worker's, and after the end of the worker,
-nothing is sent. The connection belongs to others there.
+nothing is sent, and nothing is shared. The connection and what lifespans yielded belong to others there.
 
 Not here: how the texts travel (`engine.progress`, `engine.kept_lines`, `engine.claiming.append_queue`).
 """
@@ -18,7 +18,7 @@ from eventbus.engine.job import Job
 from eventbus.engine.kept_lines import LineWriter
 from eventbus.engine.progress import ProgressWriter
 from eventbus.engine.worker import Worker
-from eventbus.errors import ProviderStopped, StoreRefused
+from eventbus.errors import ProviderStopped, StoreRefused, UsageError
 from eventbus.handlers.attempt import Stopping
 from eventbus.handlers.lifespan import Shared
 from eventbus.model.emits import Emits
@@ -66,9 +66,8 @@ class WorkerHost:
         self.emit: Callable[..., Emission[Any]] = bus.emit
         self.emit_many: Callable[..., list[Emission[Any]]] = bus.emit_many
         self.in_threads: Emits[SyncEmission[Any]] = bus.sync
-        self.shared: Callable[[Any], Any] = shared.find
-        """Returns the value that a lifespan yielded in this worker. Raises UsageError."""
         self.max_saved: int = settings.max_result
+        self._shared = shared
         self._worker = worker
         self._executor = worker.claimer.executor
         self._store = store
@@ -85,6 +84,14 @@ class WorkerHost:
     def close(self) -> None:
         """Do nothing more for attempts that outlive the worker, or that were forked from its process."""
         self._is_closed = True
+
+    def shared(self, lifespan: Any, /) -> Any:
+        """Return the value that a lifespan yielded in this worker. Raises UsageError, also after
+        its end and in a fork.
+        """
+        if self._is_closed:
+            raise UsageError("nothing is shared here: no worker of this provider runs in this process")
+        return self._shared.find(lifespan)
 
     def wait(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *given: Any) -> T:
         """Make a call in the event loop of the worker, and wait for it in the caller's thread.

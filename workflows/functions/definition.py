@@ -153,10 +153,10 @@ def _input_of(function: Callable[..., Any], where: str) -> Any:
     if hint is Any:
         return Any
     kind = typing.get_origin(hint) or hint
-    if not inspect.isclass(kind) or not issubclass(kind, CodeContext):
+    if not inspect.isclass(kind) or CodeContext not in kind.__bases__:
         raise DefinitionError(
             f"the first parameter of {where} is annotated as {told(hint)}, but it gets the context; "
-            f"annotate it as FlowContext[...]"
+            "annotate it as FlowContext[...]"
         )
     (given,) = typing.get_args(hint) or (Any,)
     return Any if isinstance(given, typing.TypeVar) else given

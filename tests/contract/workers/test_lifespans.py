@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -55,6 +57,48 @@ async def test_handlers_share_what_it_yields(make_provider: MakeProvider) -> Non
     async with provider, provider.worker():
         assert await provider.emit("in-loop") == [5, "shared"]
         assert await provider.emit("in-thread") == [5, "shared"]
+
+
+async def test_a_context_shares_nothing_after_the_end_of_its_worker_or_in_a_fork(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+    kept: list[EventContext] = []
+
+    @provider.lifespan
+    async def pool() -> AsyncIterator[Pool]:
+        yield Pool(5)
+
+    @provider.on("in-loop")
+    async def in_loop(payload: Any, ctx: EventContext) -> None:
+        kept.append(ctx)
+
+    async with provider, provider.worker():
+        await provider.emit("in-loop")
+        assert kept[0].shared(pool).size == 5
+        reads, writes = os.pipe()
+        if (child := os.fork()) == 0:
+            with contextlib.suppress(BaseException):
+                os.write(writes, _told(kept[0], pool).encode())
+            os._exit(0)
+        await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.read(reads, 1000).decode() == _NOTHING
+        os.close(reads)
+        os.close(writes)
+    for _ in range(2):
+        assert _told(kept[0], pool) == _NOTHING
+        async with provider, provider.worker():  # another worker has values of its own
+            assert _told(kept[0], pool) == _NOTHING
+
+
+_NOTHING = "nothing is shared here: no worker of this provider runs in this process"
+
+
+def _told(ctx: EventContext, lifespan: Any) -> str:
+    try:
+        return repr(ctx.shared(lifespan))
+    except UsageError as error:
+        return str(error)
 
 
 async def test_they_nest_in_order_around_all_jobs_and_only_workers_enter_them(

@@ -34,6 +34,13 @@ async def fine(ctx: FlowContext[int]) -> str:
 async def graph(ctx: StepContext[int]) -> None: ...
 
 
+class OwnContext(FlowContext[int]):
+    """No flow has one."""
+
+
+async def own(ctx: OwnContext) -> None: ...
+
+
 async def unknown(ctx: FlowContext[int]) -> Nowhere:  # type: ignore[name-defined]  # noqa: F821
     ...
 
@@ -58,6 +65,7 @@ any_task: Any = task
         (lambda: any_durable("x y")(fine), "expected the name of a workflow"),
         (lambda: any_durable("x")(plain), "durable function 'x' is a plain function; make it `async def`"),
         (lambda: any_durable("x")(graph), "annotate it as FlowContext"),
+        (lambda: any_durable("x")(own), "annotate it as FlowContext"),
         (lambda: any_durable("x")(unknown), "'Nowhere' of durable function 'x' is not to be found"),
         (lambda: any_durable("x")(generator), "is a generator"),
         (lambda: any_durable("x")(two), "expected durable function 'x' to take one parameter"),

@@ -160,7 +160,8 @@ async def leave() -> str:
 @leave.rollback
 async def come_back(_: str) -> None:
     try:
-        await task_context().save("undone")
+        refused = task_context().save("undone")  # by the call
+        await refused
     except UsageError as error:
         found.append(str(error))
 
