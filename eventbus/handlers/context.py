@@ -186,7 +186,7 @@ class EventContext(JobFacts):
         """Return what this job saved last, in this run or in an earlier one, as a value of the type `kind`;
         otherwise `default`.
 
-        Raises PayloadError if the value does not fit the type, and StoreError.
+        Raises PayloadError if the value does not fit the type, StoreError, and ProviderStopped.
         """
         return read_saved(await self._own.read_saved(), kind, default, owner=self.event)
 

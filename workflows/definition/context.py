@@ -289,7 +289,8 @@ class StepContext(Generic[I]):
         """Return what an attempt of this step saved last, as a value of the type `kind`; otherwise `default`.
 
         Await it in an async function. In a plain function, which runs in a thread, `.result()` waits. Raises
-        PayloadError if the value does not fit the type, StoreError, and UsageError in a rollback or a hook.
+        PayloadError if the value does not fit the type, StoreError, ProviderStopped, and UsageError in a
+        rollback or a hook.
         """
         work = self._saved(self._find_own("saved"), kind, default)
         return work if running_loop() is not None else ThreadLoad(self._tools.wait, work)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from eventbus import DefinitionError
-from workflows.definition.checks.signature import returned_by
+from workflows.definition.checks.signature import result_of
 from workflows.definition.plan import FlowPlan
 
 __all__ = ["GraphOutline", "Hook", "HookName", "StepOutline"]
@@ -60,14 +59,7 @@ class StepOutline(Generic[R]):
         """The annotated return type; of a step that runs for each item of a list, that is the type of one
         result.
         """
-        found = returned_by(self.function)
-        if isinstance(found, str):
-            raise DefinitionError(
-                f"the return type {found!r} of {self.where} is not to be found from its module, so its "
-                "result could not be read back; define that type at the top level of a module, and "
-                "import it outside of `if TYPE_CHECKING`"
-            )
-        return found
+        return result_of(self.function, self.where)
 
 
 class GraphOutline(Protocol):

@@ -32,6 +32,7 @@ from workflows.definition.checks.signature import (
     check_function,
     is_async,
     name_of,
+    result_of,
     returned_by,
     taken_by,
     told,
@@ -107,14 +108,7 @@ class Task(Generic[P, R]):
         """The annotated return type, `Any` without one. Raises DefinitionError for a name that cannot be
         found.
         """
-        found = returned_by(self.function)
-        if isinstance(found, str):
-            raise DefinitionError(
-                f"the return type {found!r} of {self.where} is not to be found from its module, so its "
-                "result could not be read back; define that type at the top level of a module, and "
-                "import it outside of `if TYPE_CHECKING`"
-            )
-        return found
+        return result_of(self.function, self.where)
 
     def codec(self, max_bytes: int = MAX_VALUE) -> Codec:
         """Return the codec of the result. Raises DefinitionError for a type that cannot be converted."""

@@ -90,7 +90,7 @@ class TaskContext:
         """Return what an attempt of this call saved last, as a value of the type `kind`; otherwise `default`.
 
         Await it in an async task; in a plain one `.result()` waits. Raises PayloadError if the value does not
-        fit, StoreError, and UsageError in a rollback.
+        fit, StoreError, ProviderStopped, and UsageError in a rollback.
         """
         work = self._saved(kind, default)
         return work if running_loop() is not None else ThreadLoad(self._wait, work)

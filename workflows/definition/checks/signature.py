@@ -27,6 +27,7 @@ __all__ = [
     "check_function",
     "is_async",
     "name_of",
+    "result_of",
     "returned_by",
     "taken_by",
     "told",
@@ -105,6 +106,21 @@ def returned_by(function: Any) -> Any:
     hint = hints_of(function, extras=True).get("return", Any)
     # A function that never returns fits everywhere.
     return Any if hint in (typing.NoReturn, typing.Never) else hint
+
+
+def result_of(function: Any, where: str) -> Any:
+    """Return the annotated return type, with which a recorded result is read back; `Any` without one.
+
+    Raises DefinitionError, naming `where`, for the name of a type that cannot be found.
+    """
+    found = returned_by(function)
+    if isinstance(found, str):
+        raise DefinitionError(
+            f"the return type {found!r} of {where} is not to be found from its module, so its "
+            "result could not be read back; define that type at the top level of a module, and "
+            "import it outside of `if TYPE_CHECKING`"
+        )
+    return found
 
 
 def taken_by(function: Any, index: int, *, extras: bool = False) -> Any:
