@@ -22,7 +22,7 @@ import msgspec
 from eventbus import DefinitionError, PayloadError, StoreCorrupt
 from eventbus.lowlevel import JobClient
 from workflows.client.histories import FlowRecord, histories_of, recorded_flows
-from workflows.distributed.graph_entries import misfit
+from workflows.execution.graph_entries import misfit
 from workflows.functions.definition import Durable
 from workflows.functions.history_check import FlowHistory, check_history
 from workflows.machines.definition import MachineDefinition

@@ -46,17 +46,13 @@ along.
 
 
 class Children:
-    """The children of one activation. `suspend` or `close` ends it.
+    """The children of one activation. `suspend` or `close` ends it."""
 
-    `quiet` is called after each question that found no new end for as long as `_EVERY`.
-    """
-
-    def __init__(
-        self, runtime: WorkerRuntime, activation: Activation, *, quiet: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, runtime: WorkerRuntime, activation: Activation) -> None:
         self._runtime = runtime
         self._activation = activation
-        self._quiet = quiet
+        self.quiet: Callable[[], None] | None = None
+        """Called after each question that found no new end for as long as `_EVERY`."""
         self._pending: list[Member] = []
         self._has_more = asyncio.Event()
         self._ends: dict[str, asyncio.Future[Outcome]] = {}
@@ -150,6 +146,7 @@ class Children:
                 task.cancel()
             await asyncio.wait({task})
         self._ends.clear()
+        self.quiet = None  # it refers to the run, and that to this: both would wait for the collector
 
     async def _serve(self) -> None:
         try:
@@ -207,8 +204,8 @@ class Children:
             self._wait = max(_SOON, least)
         elif self._wait < _EVERY:
             self._wait = max(min(2 * self._wait, _EVERY), least)
-        elif self._quiet is not None:
-            self._quiet()
+        elif self.quiet is not None:
+            self.quiet()
 
 
 def _refuse(end: asyncio.Future[Outcome], error: BaseException) -> None:

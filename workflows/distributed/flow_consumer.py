@@ -43,7 +43,6 @@ from eventbus.lowlevel import (
 from workflows.definition.job_tree import last_members, members_of
 from workflows.distributed.activation import Activation
 from workflows.distributed.flow_counter import note_completed, note_stopped
-from workflows.distributed.graph_entries import misfit
 from workflows.distributed.local_graph import LocalGraph
 from workflows.distributed.pauses.signal_router import SignalRouter
 from workflows.distributed.step_consumer import facts_of, read_message, step_queues
@@ -52,6 +51,7 @@ from workflows.distributed.undo.local_undo import note_stop
 from workflows.distributed.undo.unwinding import CheckpointKeeper, JournalKeeper, Unwinding
 from workflows.distributed.undo_plan import UnknownHere
 from workflows.distributed.worker_runtime import AWAY_MS, Flow, ServerAway, WorkerRuntime
+from workflows.execution.graph_entries import misfit
 from workflows.execution.hook_runner import run_completed
 from workflows.execution.step_runner import WORKFLOW, judge
 from workflows.execution.surroundings import FlowStops, LeaseLost
@@ -155,12 +155,9 @@ class FlowConsumer:
             return park(f"not known here: {other}")
         if not job.stop:
             local = LocalGraph(flow, activation, history)
-            try:
-                settle = await local.run()
-                if local.has_failed and settle is not None and settle.state == "failed":
-                    self._told.add(job.id)
-            finally:
-                local.close()
+            settle = await local.run()
+            if local.has_failed and settle is not None and settle.state == "failed":
+                self._told.add(job.id)
             return settle
         try:
             page = await self._runtime.ask(self._runtime.jobs.look(job.id, limit=0))

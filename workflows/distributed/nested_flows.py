@@ -7,13 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 from eventbus.lowlevel import Member, Policy
-from workflows.definition.codecs import flow_codecs
 from workflows.definition.context import StepContext
 from workflows.definition.flow_definition import AnyDefinition, kind_of
 from workflows.definition.job_tree import nested_message, nested_root
 from workflows.definition.step import Step
 from workflows.distributed.worker_runtime import Flow
-from workflows.execution.step_runner import ask
+from workflows.execution.apart_steps import input_of
 from workflows.records.records import FlowMessage
 
 __all__ = ["effective_timeout", "flow_root", "make_nested"]
@@ -32,12 +31,7 @@ async def make_nested(
 
     Raises what the input function of the step raises, and PayloadError for an input that does not fit.
     """
-    given = bytes(flow.message.input)
-    codec = flow_codecs(inner, flow.codecs.max_bytes).input
-    if step.input is None:
-        codec.decode(given)  # raises PayloadError if the outer input does not fit
-    else:
-        given = codec.encode(await ask(step.input, ctx))
+    given = await input_of(step, inner, ctx, bytes(flow.message.input))
     return flow_root(
         flow.message,
         inner,

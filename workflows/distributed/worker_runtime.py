@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
@@ -308,7 +308,7 @@ class Flow:
         job_id: str,
         attempt: int,
         traceparent: str,
-        records: dict[str, StepRecord],
+        records: Mapping[str, StepRecord],
         reach: Collection[str],
         unloaded: Collection[str] = (),
         own: Attempt | None = None,

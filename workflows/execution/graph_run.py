@@ -8,11 +8,13 @@ can go on.
             -> sleeping -> completed | failed   (a step that only waits, for a time or a signal)
             -> its items, each as a step -> completed | failed   (a step that runs for each item of a list)
 
-Inline flows and the flows of workers both run their steps with it. Their difference is the `StepDriver`: how
-one attempt is made, where an end is recorded, and how long a step waits here for its next attempt.
+Inline flows and the flows of workers both run their steps with it. Where they run differs in three things:
+where ends are recorded (`GraphRecorder`), what runs a step elsewhere (`GraphChildren`), and what the place
+does for attempts (`GraphSurroundings`).
 
 What must always hold:
-- no step starts before all that it needs is recorded (`record` has returned);
+- no step starts before all that it needs is recorded (`append` has returned);
+- the number of failed attempts is recorded before the next attempt begins;
 - a step that only waits holds no slot; what it waits for is recorded before the wait begins; a signal that
   comes at the instant at which the time is over ends the wait;
 - once the run halts, no step starts and pauses end; active steps finish their attempt, or are cut; `run`
@@ -25,25 +27,36 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from eventbus import Later
+from eventbus.lowlevel import Outcome
 from workflows.definition.pause import Pause, late
 from workflows.definition.workflow import Workflow
+from workflows.execution.apart_steps import ApartSteps
 from workflows.execution.attempt import PATIENCE, AttemptRun, Ended, outlast
+from workflows.execution.graph_entries import entry_of
+from workflows.execution.graph_state import GraphState
+from workflows.execution.graph_surroundings import GraphChildren, GraphRecorder, GraphSurroundings, StepChild
 from workflows.execution.pauses import Pauses
+from workflows.execution.progress_notes import ProgressNotes
 from workflows.execution.signal_desk import SignalDesk
-from workflows.execution.step_driver import StepDriver, wait_slot
-from workflows.execution.step_run import Items, StepRun, begin_items, find_run, runs_of, settle_items
-from workflows.execution.step_runner import rule_of
+from workflows.execution.slots import enter_all, leave_all, wait_all
+from workflows.execution.step_attempt import StepAttempt, cleared
+from workflows.execution.step_run import Items, StepRun, begin_items
+from workflows.execution.step_runner import rule_of, run_step
+from workflows.execution.surroundings import FlowStops
+from workflows.records.entries import Entry
 from workflows.records.records import StepRecord
 
 __all__ = ["GraphRun"]
 
-T = TypeVar("T")
+_PAUSED = 5.0
+"""Seconds after which a flow asks again for a step that was paused between two attempts."""
 
 
 class GraphRun:
@@ -51,84 +64,49 @@ class GraphRun:
 
     def __init__(
         self,
-        workflow: Workflow[Any, Any],
-        driver: StepDriver,
+        state: GraphState,
+        recorder: GraphRecorder,
+        children: GraphChildren,
+        around: GraphSurroundings,
         *,
-        kept: Collection[str] = (),
-        desk: SignalDesk | None = None,
+        known: Mapping[str, Entry] | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        """Prepare all steps of `workflow` as waiting. `patience` in seconds is that of each attempt.
-
-        `desk` has the signals, if the workflow waits for any. `kept` are the steps whose results count from
-        an earlier run: a step that waited for one of them waits for what that one waited for.
+        """Go on with `state`. `known` are the children whose ends are not taken over, by step. `patience` in
+        seconds is that of each attempt.
         """
-        self.workflow = workflow
-        self.records: dict[str, StepRecord] = {}
-        """The records of the steps that completed or were skipped."""
-        self.ended: list[StepRun] = []
-        """The steps that have ended, in the order of their ends."""
-        self.failed: StepRun | None = None
-        """The first step that failed for good."""
-        self.is_halted: bool = False
-        plan = workflow.plan.without(kept) if kept else workflow.plan
-        steps = workflow.steps
-        self.steps: dict[str, StepRun] = {name: StepRun(steps[name], needs) for name, needs in plan.nodes}
-        if kept:
-            ended = {name: StepRun(steps[name], ()) for name, _ in workflow.plan.nodes if name in kept}
-            self.steps = {name: ended.get(name) or self.steps[name] for name, _ in workflow.plan.nodes}
-        self._followers = plan.followers
-        self._driver = driver
-        self._desk = desk
-        self._pauses = Pauses(driver)
+        self.workflow: Workflow[Any, Any] = state.workflow
+        self.state = state
+        self.progress: ProgressNotes = ProgressNotes(partial(around.host.note_progress, around.job))
+        """What active steps have told of themselves."""
+        self.apart: ApartSteps = ApartSteps(
+            state.workflow, recorder, children, around, state.records, known or {}
+        )
+        self.is_halted: bool = state.failed is not None
+        self.has_heard_stop: bool = False
+        """Whether the recorder told that the flow stops."""
+        self.cancellation: asyncio.CancelledError | None = None
+        """How `run` was cancelled, if it was."""
+        self._recorder = recorder
+        self._around = around
+        self._desk: SignalDesk | None = None
+        if state.workflow.listens:
+            self._desk = SignalDesk(recorder, state.workflow.name, around.facts)
+        self._pauses = Pauses(around)
         self._patience = patience
         self._tasks: set[asyncio.Task[None]] = set()
         self._halted: asyncio.Future[None] | None = None
         self._attempts: set[AttemptRun] = set()
-        self.cancellation: asyncio.CancelledError | None = None
-        """How `run` was cancelled, if it was."""
         self._error: BaseException | None = None
 
-    def restore(self, run: StepRun) -> None:
-        """Take over a step that ended in an earlier activation, before `run`."""
-        self.ended.append(run)
-        if run.record is not None:
-            if run.owner is None:
-                self.records[run.step.name] = run.record
-        elif run.state == "failed":
-            self.failed = self.failed or run
-            self.is_halted = True
-
-    def find(self, name: str) -> StepRun | None:
-        """Return a step, or an item of one, by its name."""
-        return find_run(self.steps, name)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every step has completed or was skipped."""
-        return len(self.records) == len(self.steps)
-
-    @property
-    def is_active(self) -> bool:
-        """Whether a step is active here."""
-        return any(run.state == "active" and not run.is_apart for run in runs_of(self.steps))
-
-    @property
-    def delayed(self) -> Sequence[StepRun]:
-        """The steps that wait for their next attempt."""
-        return [run for run in runs_of(self.steps) if run.state == "delayed"]
-
-    @property
-    def sleeping(self) -> Sequence[StepRun]:
-        """The steps that wait for a time or a signal, those that began first before the others."""
-        return sorted(
-            (run for run in self.steps.values() if run.state == "sleeping"), key=lambda run: run.started_ms
-        )
-
     async def run(self) -> None:
-        """Run steps until none can go on here. Raises CancelledError, and what `record` raises."""
-        ready = self._take_ready(self.steps.values())
-        self._start([*self.sleeping, *self.delayed])
+        """Run steps until none can go on here. Raises CancelledError, and what the recorder and the children
+        raise, but for FlowStops.
+        """
+        state = self.state
+        await self.apart.load()
+        ready = self._take_ready(state.steps.values())
+        self._start([*state.sleeping, *state.delayed])
         # A step that is alone runs without a task of its own.
         while len(ready) == 1 and not self._tasks:
             self._pauses.busy = 1
@@ -141,7 +119,8 @@ class GraphRun:
             except asyncio.CancelledError as error:
                 self._note_cancelled(error)
                 self.cut()
-        settle_items(self.steps.values(), is_halted=self.is_halted)
+        if self.is_halted:
+            state.settle_items()
         if self._error is not None:
             raise self._error
         if self.cancellation is not None:
@@ -181,15 +160,30 @@ class GraphRun:
             self._note_cancelled(attempt.cancellation)
         return ended
 
+    async def pause(self, delay: float) -> bool:
+        """Wait before a next attempt; return False if that follows in another activation. A halt ends the
+        wait.
+        """
+        return await self._pauses.wait(delay)
+
+    def settle_down(self) -> None:
+        """End what lingers, as soon as nothing is active here."""
+        self._pauses.settle_down()
+
+    # What starts, and what follows from an end.
+
     def _note_cancelled(self, error: asyncio.CancelledError) -> None:
         self.cancellation = error
         self.halt()
 
+    def _may_go_on(self) -> bool:
+        return not self.is_halted and self._around.may_start()
+
     def _take_ready(self, runs: Iterable[StepRun]) -> list[StepRun]:
         """Return the steps that can start now, and mark them, so that no other step starts them, too."""
-        if self.is_halted or not self._driver.may_start():
+        if not self._may_go_on():
             return []
-        for run in (ready := [run for run in runs if run.is_ready(self.records)]):
+        for run in (ready := [run for run in runs if run.is_ready(self.state.records)]):
             run.state = "active"
         return ready
 
@@ -214,7 +208,7 @@ class GraphRun:
         except asyncio.CancelledError as error:
             self._note_cancelled(error)
             self.cut()
-        except BaseException as error:  # noqa: BLE001  (what `record` raises)
+        except BaseException as error:  # noqa: BLE001  (what the recorder raises)
             self._error = self._error or error
             self.halt()
             self.cut()
@@ -227,37 +221,226 @@ class GraphRun:
             ready = await self._work_each(run)
             if run.state == "active":  # its items go on
                 return ready
-        elif self._driver.runs_apart(run.step):
-            await self._driver.run_apart(run)
+        elif self.apart.runs(run.step):
+            await self._work_apart(run)
         else:
             await self._work_plain(run)
         if run.state in ("delayed", "waiting", "sleeping"):  # it goes on, or begins, in another activation
             return []
-        self.ended.append(run)
-        is_failed = (
-            run.state == "failed" and run.record is None
-        )  # else the job that ran it ignored its failure
+        self.state.ended.append(run)
+        # Otherwise the job that ran it ignored its failure.
+        is_failed = run.state == "failed" and run.record is None
         if is_failed and run.step.on_failure == "ignore":
             run.ignore_failure()
         elif is_failed:  # from now on, not only once it is recorded
-            self.failed = self.failed or run
+            self.state.failed = self.state.failed or run
             self.halt()
         if run.state != "cancelled" or run.is_started:
             await self._record_end(run)
-        if run.record is not None and run.owner is not None and run.owner.items is not None:
+        if run.record is None:
+            return []
+        if run.owner is not None and run.owner.items is not None:
             return self._after_item(run.owner.items)
-        if run.record is not None:
-            name = run.step.name
-            self.records[name] = run.record  # before its followers start, because they read it
-            return self._take_ready([self.steps[each] for each in self._followers.get(name, ())])
-        return []
+        self.state.records[run.step.name] = run.record  # before its followers start, because they read it
+        return self._take_ready(self.state.followers(run.step.name))
+
+    # The record.
 
     async def _record_end(self, run: StepRun) -> None:
         """Record the end of a step, also if this call is cancelled now: what the step did would be lost."""
         if self._tasks:  # it has a task of its own, which nobody cancels
-            await self._driver.record(run)
+            await self._record(run)
         else:
-            await outlast(self._driver.record(run))
+            await outlast(self._record(run))
+
+    async def _record(self, run: StepRun) -> None:
+        """Record the end of a step, or a beginning.
+
+        With the state `delayed` it is a failed attempt that another one follows, with `sleeping` the
+        beginning of a wait, and with `active` the list of the items of a step.
+        """
+        now_ms = self._recorder.now_ms
+        if run.state == "sleeping":
+            run.started_ms = now_ms
+        run.took_ms = max(now_ms - run.started_ms, 0)
+        is_told = run.child and run.step.workflow is None  # by the worker that ran it
+        if run.state in ("failed", "delayed") and run.failure and not is_told:
+            self._around.tell(run)
+        if run.state in ("delayed", "sleeping") and run.delay < math.inf:
+            run.due_ms = now_ms + round(run.delay * 1000)
+        try:
+            await self._recorder.append(
+                [entry_of(run)], taken=[run.signal] if run.signal else (), live=self._cleared_by(run)
+            )
+        except FlowStops:  # recorded. What runs may end its attempt; who wants it cut cancels this run
+            self._hear_stop()
+            return
+        if run.state == "failed" and run.record is None:
+            await self._recorder.stop_failed(run, is_last=not self.state.is_active)
+
+    def _hear_stop(self) -> None:
+        self.has_heard_stop = True
+        self.halt()
+
+    def _cleared_by(self, run: StepRun) -> Mapping[str, str] | None:
+        """Return what a step saved and needs no more, if this is its end."""
+        has_ended = run.record is not None or (run.state == "failed" and not run.step.keeps_saved)
+        # In an activation that ended with its worker and recorded nothing of it, any step may have saved
+        # something.
+        may_have = run.has_saved or (self._around.job.stalls > 0 and run.attempt is not None)
+        return cleared(run.step.saved_as) if has_ended and may_have else None
+
+    # The kinds of steps.
+
+    async def _work_plain(self, run: StepRun) -> None:
+        if run.state == "delayed" and not await self.pause(run.delay):
+            return
+        around, slots = self._around, self._around.slots_of(run.step.name)
+        while not self.is_halted:
+            if slots and enter_all(slots) is not None:
+                self._halted = self._halted or asyncio.get_running_loop().create_future()
+                if not await wait_all(slots, self._halted):
+                    break
+            try:
+                if not around.may_start():
+                    run.state = "waiting" if run.state == "active" else run.state
+                    return
+                is_paused = (asked := around.ask_paused(run.step)) is not None and await asked
+                delay = None if is_paused else await self._try(run)
+            finally:
+                leave_all(slots)
+            if is_paused:
+                await self._put_aside(run)
+                return
+            if delay is None or self.is_halted:
+                break
+            run.state, run.delay = "delayed", delay
+            await self._record(run)
+            if not self._may_go_on() or not await self.pause(delay):
+                return
+        is_over = self.cancellation is not None or self._error is not None
+        is_recorded = run.state == "delayed" and is_over
+        if run.state in ("active", "delayed") and not is_recorded:  # else its next attempt is
+            run.state = "cancelled"
+
+    async def _try(self, run: StepRun) -> float | None:
+        """Make one attempt; return the seconds until the next one, None if there is none."""
+        run.start()
+        ended = await self.attempt(
+            partial(self._call, run), what=run.step.where, limit=run.step.timeout, run=run
+        )
+        if ended.is_cut:
+            run.end_cut(is_lost=ended.is_lost)
+        elif ended.error is None:
+            run.complete(ended.value)
+        elif isinstance(ended.error, Later):
+            return run.put_off(ended.error)
+        else:
+            event = f"{self.workflow.name}.{run.step.name}"
+            return run.fail(rule_of(self.workflow, run.step), ended.error, self.workflow, event=event)
+        return None
+
+    async def _call(self, run: StepRun) -> StepRecord:
+        """Call the function of a step, in a task of its own."""
+        around, step, number = self._around, run.step, run.attempts + 1
+        run.started_ms = self._recorder.now_ms
+        job_id = around.job_of(step.name)
+        around.begin(step.name, job_id, number)
+        progress = self.progress.begin(step.name)
+        own = StepAttempt(
+            around.host,
+            around.job,
+            step.saved_as,
+            where=step.where,
+            run=run.attempt,
+            progress=progress,
+        )
+        try:
+            with around.span(
+                "step", step=step.name, job_id=job_id, attempt=number, links=self.apart.links(step)
+            ) as traceparent:
+                run.trace = around.trace_of(job_id)
+                context = around.context(
+                    step.name,
+                    job_id=job_id,
+                    attempt=number,
+                    traceparent=traceparent,
+                    records=self.state.records,
+                    own=own,
+                )
+                return await run_step(step, context, around.call_sync)
+        finally:
+            own.end()
+            run.has_saved = run.has_saved or own.has_saved
+            self.progress.end(progress)
+            around.end(job_id)
+
+    async def _put_aside(self, run: StepRun) -> None:
+        """Let a job of its own run a step that is paused; one that is paused between two attempts waits here,
+        where they are counted.
+        """
+        doubts = self._recorder.doubts
+        if run.state != "delayed" and not run.has_saved and run.step.name not in doubts:
+            await self._work_apart(run)
+            return
+        run.state, run.delay = "delayed", _PAUSED
+        run.due_ms = self._recorder.now_ms + round(_PAUSED * 1000)
+        if self._recorder.has_news:  # only what nobody knows yet needs an entry
+            run.failure = run.told = ""
+            await self._record(run)
+
+    async def _work_apart(self, run: StepRun) -> None:
+        """Let another job or flow run a step, and take over its end. The run is `waiting` if that comes
+        later.
+        """
+        try:
+            await self._run_apart(run)
+        except FlowStops:  # what runs may end its attempt
+            self._hear_stop()
+            run.state = "waiting"
+
+    async def _run_apart(self, run: StepRun) -> None:
+        apart = self.apart
+        end = apart.follow(run)
+        if end is None:
+            child = await self._prepare(run)
+            if child is None:
+                return
+            await apart.record(run, child)
+            if self.is_halted:  # it is not there then, so whoever undoes the flow passes it over
+                run.state = "waiting"
+                return
+            end = apart.add(child)
+        run.is_apart = True
+        try:
+            outcome: Outcome | None = await self._pauses.wait_apart(
+                end, lingers=apart.lingers(run), is_halted=self.is_halted
+            )
+        finally:
+            run.is_apart = False
+        if outcome is None or outcome.state == "unknown":
+            run.state = "waiting"
+        elif not await apart.take_over(run, outcome):
+            run.state = "waiting"
+            self.halt()
+
+    async def _prepare(self, run: StepRun) -> StepChild | None:
+        """Return the child that is to run a step; None if the step has ended without one."""
+        step = run.step
+        run.start()
+        run.started_ms = self._recorder.now_ms
+        if step.workflow is None:
+            return self.apart.make_job(run)
+        ended = await self.attempt(partial(self.apart.make_flow, run), what=step.where, limit=step.timeout)
+        if ended.is_cut or (ended.error is None and self.is_halted):
+            run.end_cut(is_lost=ended.is_lost)
+        elif ended.error is not None:
+            run.fail(rule_of(self.workflow, step), ended.error, self.workflow)
+        elif isinstance(ended.value, StepRecord):
+            run.complete(ended.value)
+        else:
+            return ended.value
+        return None
 
     async def _work_each(self, run: StepRun) -> list[StepRun]:
         """List the items of a step, record them and begin them; or end the step after all of them."""
@@ -269,11 +452,11 @@ class GraphRun:
                 run.state, run.record = "cancelled", None
                 return []
             begin_items(run, run.record.result)
-            await self._driver.record(run)
+            await self._record(run)
         items = run.items
         assert items is not None  # noqa: S101  (they are recorded)
         run.is_apart = True
-        if self.is_halted or not self._driver.may_start():
+        if not self._may_go_on():
             return []
         ready = items.begin()
         if items.are_done:
@@ -282,7 +465,7 @@ class GraphRun:
 
     def _after_item(self, items: Items) -> list[StepRun]:
         """Return the items that begin after the end of one, or their step if that was the last one."""
-        if self.is_halted or not self._driver.may_start():
+        if not self._may_go_on():
             return []
         ready = items.end()
         return [items.owner] if items.are_done else ready
@@ -298,7 +481,7 @@ class GraphRun:
                     return
             run.record, run.state = None, "sleeping"
             run.delay = math.inf if pause.length is None else pause.length
-            await self._driver.record(run)
+            await self._record(run)
         if pause.signal is None:
             if await self.pause(run.delay):
                 self._end_pause(run, StepRecord())
@@ -309,7 +492,7 @@ class GraphRun:
         arrival = await desk.enter(run)
         try:
             if not arrival.done() and not await self._pauses.wait(
-                run.delay, holds=desk.inbox.holds(run.delay), arrival=arrival
+                run.delay, holds=self._around.holds(run.delay, listens=True), arrival=arrival
             ):
                 return
             if not arrival.done() and not self.is_halted:
@@ -336,77 +519,3 @@ class GraphRun:
             run.complete(record)
         elif self.cancellation is None and self._error is None:
             run.state = "cancelled"
-
-    async def _work_plain(self, run: StepRun) -> None:
-        if run.state == "delayed" and not await self.pause(run.delay):
-            return
-        while await self._take_slot(run):
-            try:
-                if not self._driver.may_start():
-                    run.state = "waiting" if run.state == "active" else run.state
-                    return
-                is_paused = (asked := self._driver.ask_paused(run.step)) is not None and await asked
-                delay = None if is_paused else await self._try(run)
-            finally:
-                self._driver.leave(run)
-            if is_paused:
-                await self._driver.run_apart(run)
-                return
-            if delay is None or self.is_halted:
-                break
-            run.state, run.delay = "delayed", delay
-            await self._driver.record(run)
-            if not self._driver.may_start() or not await self.pause(delay):
-                return
-        is_over = self.cancellation is not None or self._error is not None
-        is_recorded = run.state == "delayed" and is_over
-        if run.state in ("active", "delayed") and not is_recorded:  # else its next attempt is
-            run.state = "cancelled"
-
-    async def _try(self, run: StepRun) -> float | None:
-        """Make one attempt; return the seconds until the next one, None if there is none."""
-        run.start()
-        ended = await self.attempt(
-            lambda: self._driver.attempt(run), what=run.step.where, limit=run.step.timeout, run=run
-        )
-        if ended.is_cut:
-            run.end_cut(is_lost=ended.is_lost)
-        elif ended.error is None:
-            run.complete(ended.value)
-        elif isinstance(ended.error, Later):
-            return run.put_off(ended.error)
-        else:
-            event = f"{self.workflow.name}.{run.step.name}"
-            return run.fail(rule_of(self.workflow, run.step), ended.error, self.workflow, event=event)
-        return None
-
-    async def _take_slot(self, run: StepRun) -> bool:
-        """Wait for a slot; return False without one if the run halts."""
-        if self.is_halted:
-            return False
-        if self._driver.enter(run):
-            return True
-        self._halted = self._halted or asyncio.get_running_loop().create_future()
-        return await wait_slot(self._driver, run, self._halted)
-
-    async def pause(self, delay: float) -> bool:
-        """Wait before a next attempt; return False if that follows in another activation. A halt ends the
-        wait.
-        """
-        return await self._pauses.wait(delay)
-
-    async def wait_apart(self, run: StepRun, end: asyncio.Future[T], *, lingers: bool = False) -> T | None:
-        """Wait for the end of what runs the step elsewhere. Return None if the run halts, or if nothing is
-        active here.
-
-        With `lingers` it waits on in the second case, until `settle_down`. Raises the error of `end`.
-        """
-        run.is_apart = True
-        try:
-            return await self._pauses.wait_apart(end, lingers=lingers, is_halted=self.is_halted)
-        finally:
-            run.is_apart = False
-
-    def settle_down(self) -> None:
-        """End what lingers, as soon as nothing is active here."""
-        self._pauses.settle_down()

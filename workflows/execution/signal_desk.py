@@ -11,55 +11,36 @@ given in the order in which they came; a signal that no step waits for is kept.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+
+import msgspec
 
 from eventbus import PayloadError
-from eventbus.lowlevel import Signal, note_around
+from eventbus.lowlevel import Signal, describe, get_logger, hidden_around, note_around
+from workflows.definition.context import FlowFacts
 from workflows.execution.step_run import StepRun
+from workflows.execution.surroundings import Recorder
+from workflows.records.entries import Entry, chosen_id
 
-__all__ = ["Inbox", "SignalDesk"]
+__all__ = ["SignalDesk", "refusal_of"]
 
-
-class Inbox(Protocol):
-    """The signals that a flow was sent. A desk asks it, and tells it what is refused."""
-
-    @property
-    def signals(self) -> Sequence[Signal]:
-        """The signals that no entry has taken, in the order in which they came."""
-        ...
-
-    def holds(self, delay: float) -> bool:
-        """Tell whether a step waits here for a signal, that many seconds (or `math.inf`), even if no other
-        step runs.
-        """
-        ...
-
-    async def listen(self) -> None:
-        """Return when further signals may have come."""
-        ...
-
-    async def refresh(self) -> None:
-        """Look for signals once."""
-        ...
-
-    async def refuse(self, run: StepRun, signal: Signal, error: PayloadError) -> None:
-        """Record that a signal does not fit the type for which the step waits, and take it."""
-        ...
+_log = get_logger("workflows")
 
 
 class SignalDesk:
     """The steps of one run that wait for signals."""
 
-    def __init__(self, inbox: Inbox) -> None:
-        self.inbox = inbox
+    def __init__(self, recorder: Recorder, workflow: str, facts: FlowFacts) -> None:
+        """`workflow` and `facts` stand in the log of what is refused."""
+        self._recorder = recorder
+        self._workflow = workflow
+        self._facts = facts
         self._open: dict[asyncio.Future[Signal], StepRun] = {}
         self._given: set[str] = set()
         self._matching = asyncio.Lock()
         self._listener: asyncio.Task[None] | None = None
 
     async def enter(self, run: StepRun) -> asyncio.Future[Signal]:
-        """Return the future of the signal that the step gets. Raises what `Inbox.refuse` raises."""
+        """Return the future of the signal that the step gets. Raises what the recorder raises."""
         arrival: asyncio.Future[Signal] = asyncio.get_running_loop().create_future()
         self._open[arrival] = run
         try:
@@ -72,8 +53,8 @@ class SignalDesk:
         return arrival
 
     async def look(self) -> None:
-        """Look for signals now. Raises what the inbox raises."""
-        await self.inbox.refresh()
+        """Look for signals now. Raises what the recorder raises."""
+        await self._recorder.refresh()
         await self._match()
 
     def leave(self, arrival: asyncio.Future[Signal]) -> None:
@@ -86,7 +67,7 @@ class SignalDesk:
     async def _listen(self) -> None:
         try:
             while self._open:
-                await self.inbox.listen()
+                await self._recorder.listen()
                 await self._match()
         except asyncio.CancelledError:
             raise
@@ -97,7 +78,7 @@ class SignalDesk:
 
     async def _match(self) -> None:
         async with self._matching:
-            for signal in list(self.inbox.signals):
+            for signal in list(self._recorder.signals):
                 if signal.id not in self._given:
                     await self._give(signal)
 
@@ -117,6 +98,32 @@ class SignalDesk:
             note_around(signal.name, signal.payload, pause.signal.type)
             pause.signal.decode(signal.payload)
         except PayloadError as error:
-            await self.inbox.refuse(run, signal, error)
+            entry = refusal_of(
+                self._facts, self._workflow, run.step.name, signal, error, now_ms=self._recorder.now_ms
+            )
+            await self._recorder.append([entry], taken=[signal.id])
         else:
             arrival.set_result(signal)
+
+
+def refusal_of(
+    facts: FlowFacts, workflow: str, step: str, signal: Signal, error: PayloadError, *, now_ms: int
+) -> Entry:
+    """Log that a signal does not fit; return the entry that says so: its sender was wrong, not the flow."""
+    _log.warning(
+        "signal refused, its payload does not fit",
+        workflow=workflow,
+        flow_id=facts.flow_id,
+        step=step,
+        correlation_id=facts.correlation_id,
+        signal=signal.name,
+        error=hidden_around().shown(str(error)),
+    )
+    return Entry(
+        kind="refused",
+        place=step,
+        name=signal.name,
+        error=msgspec.Raw(describe(error, attempts=1).encode()),
+        started_ms=now_ms,
+        signal=chosen_id(signal.id),
+    )

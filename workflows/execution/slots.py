@@ -1,5 +1,7 @@
-"""The places of one flow: how many of its steps run at a time where several flows share the places of a
-worker.
+"""The slots of one flow: how many of its steps run at a time where several flows share the slots of a worker.
+
+An attempt takes one of each limit that applies to it, and gives all of them back. It holds none while it
+waits for another one: whoever has that one may need what is held here.
 
 What must always hold: each flow has one request in the line at most, so that a flow with a thousand parallel
 steps takes turns with the others.
@@ -8,10 +10,11 @@ steps takes turns with the others.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from eventbus.lowlevel import Places
 
-__all__ = ["FlowSlots"]
+__all__ = ["FlowSlots", "enter_all", "leave_all", "wait_all"]
 
 
 class FlowSlots:
@@ -33,3 +36,48 @@ class FlowSlots:
     def leave(self) -> None:
         """Give a slot back."""
         self._slots.leave()
+
+
+def enter_all(every: Sequence[FlowSlots], held: FlowSlots | None = None) -> FlowSlots | None:
+    """Take a slot of each but `held`, which has been taken. Return one that has none; then all are given
+    back.
+    """
+    taken = [] if held is None else [held]
+    for slots in every:
+        if slots is held:
+            continue
+        if not slots.enter():
+            leave_all(taken)
+            return slots
+        taken.append(slots)
+    return None
+
+
+def leave_all(every: Sequence[FlowSlots]) -> None:
+    """Give a slot of each back."""
+    for slots in every:
+        slots.leave()
+
+
+async def wait_all(every: Sequence[FlowSlots], halted: asyncio.Future[None]) -> bool:
+    """Wait for a slot of each, and take them; return False, without one, if `halted` is done first. A
+    cancelled call takes none.
+    """
+    waiting = asyncio.ensure_future(_wait(every))
+    is_taken = False
+    try:
+        await asyncio.wait({waiting, halted}, return_when=asyncio.FIRST_COMPLETED)
+        is_taken = waiting.done() and not halted.done()
+    finally:
+        if not waiting.done():
+            waiting.cancel()
+        elif not is_taken:
+            leave_all(every)
+    return is_taken
+
+
+async def _wait(every: Sequence[FlowSlots]) -> None:
+    busy: FlowSlots | None = every[0]
+    while busy is not None:
+        await busy.wait()
+        busy = enter_all(every, held=busy)

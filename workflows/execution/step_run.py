@@ -7,7 +7,7 @@ ones may have run follows from those that are recorded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -20,7 +20,6 @@ from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.execution.rollback import RollbackResult
 from workflows.execution.step_runner import judge, rule_of
-from workflows.records.ids import split_item
 from workflows.records.indeterminate import unknown_text
 from workflows.records.records import StepRecord, error_text
 from workflows.records.report import StepReport, StepState
@@ -28,7 +27,7 @@ from workflows.records.report import StepReport, StepState
 if TYPE_CHECKING:
     from workflows.execution.attempt import AttemptRun
 
-__all__ = ["Items", "StepRun", "begin_items", "find_run", "runs_of", "settle_items"]
+__all__ = ["Items", "StepRun", "begin_items"]
 
 
 class StepRun:
@@ -262,33 +261,6 @@ class Items:
             run.state = "active"
             found.append(run)
         return found
-
-
-def find_run(steps: Mapping[str, StepRun], name: str) -> StepRun | None:
-    """Return a step, or an item of one; None if there is none of that name."""
-    step, index = split_item(name)
-    run = steps.get(step)
-    if index < 0 or run is None:
-        return run
-    return run.items.runs[index] if run.items is not None and index < len(run.items.runs) else None
-
-
-def runs_of(steps: Mapping[str, StepRun]) -> Iterable[StepRun]:
-    """Return all steps and items."""
-    for run in steps.values():
-        yield run
-        if run.items is not None:
-            yield from run.items.runs
-
-
-def settle_items(runs: Iterable[StepRun], *, is_halted: bool) -> None:
-    """Give steps whose items run no more their state, if the run has halted: nothing but their items is
-    recorded.
-    """
-    for run in runs:
-        if is_halted and run.state == "active" and run.items is not None:
-            states = {item.state for item in run.items.runs if item.record is None}
-            run.state = "failed" if "failed" in states else "cancelled"
 
 
 def begin_items(owner: StepRun, given: msgspec.Raw) -> Items:

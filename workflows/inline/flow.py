@@ -19,38 +19,38 @@ What must always hold, as in a distributed flow:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
+import anyio
 import msgspec
 
 from eventbus import UsageError
-from eventbus.lowlevel import (
-    Attempt,
-    describe,
-    mark_awaited,
-    outside_job,
-)
-from workflows.definition.codecs import Codecs, flow_codecs
+from eventbus.lowlevel import Attempt, Job, Outcome, describe, mark_awaited, outside_job
+from workflows.definition.codecs import Codecs
 from workflows.definition.context import FlowFacts, StepContext
-from workflows.definition.flow_definition import AnyDefinition
-from workflows.definition.nesting import start_id
-from workflows.definition.signal import Signal
+from workflows.definition.flow_tools import CallSync
+from workflows.definition.signal import Signal, check_known, signal_by
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import COMPLETED, Rollback
 from workflows.execution.environment import Environment, InlineTools
 from workflows.execution.graph_run import GraphRun
+from workflows.execution.graph_state import GraphState
+from workflows.execution.graph_surroundings import StepChild
 from workflows.execution.hook_runner import run_completed, run_failed
-from workflows.execution.progress_notes import ProgressNotes
 from workflows.execution.rollback import RollbackResult, Saga, Undo, Undoable, failures_of, verdict_on
-from workflows.execution.signal_desk import SignalDesk
-from workflows.execution.step_attempt import MemoryHost, StepAttempt
+from workflows.execution.slots import FlowSlots
+from workflows.execution.step_attempt import MemoryHost
 from workflows.execution.step_run import StepRun
-from workflows.execution.step_runner import ask, is_wanted, judge, rule_of, run_step
-from workflows.inline.inbox import InlineInbox
+from workflows.execution.step_runner import judge
+from workflows.execution.surroundings import Child
+from workflows.inline.inline_children import InlineChildren
 from workflows.inline.inner import InnerFlow, Opening, OpenInner, failed_undos_in
+from workflows.inline.memory_recorder import MemoryRecorder
 from workflows.inline.stop import Stop
 from workflows.records.ids import member_id, split_item
 from workflows.records.records import StepRecord, describe_flow, error_text, read_flow, revive_flow
@@ -60,7 +60,7 @@ __all__ = ["InlineFlow", "Stop"]
 
 
 class InlineFlow:
-    """One inline flow: await `settle` once, then call `outcome`. It is the driver of its own steps."""
+    """One inline flow: await `settle` once, then call `outcome`."""
 
     def __init__(
         self,
@@ -70,10 +70,12 @@ class InlineFlow:
         environment: Environment,
         *,
         timeout: float | None,
-        inbox: InlineInbox,
         open_inner: OpenInner,
+        is_open: bool = False,
     ) -> None:
-        """Prepare the flow: `input` is JSON that fits the workflow's type, `timeout` is in seconds."""
+        """Prepare the flow: `input` is JSON that fits the workflow's type, `timeout` is in seconds. With
+        `is_open` signals may come while it runs.
+        """
         self.workflow = workflow
         self.codecs: Codecs = Codecs(workflow)
         self.facts = facts
@@ -81,16 +83,15 @@ class InlineFlow:
         self.rollback: Rollback = "none"
         self.outcomes: list[RollbackResult] = []
         self.stop_mark: Stop | None = None
-        self.inbox = inbox
-        self._graph = GraphRun(workflow, self, desk=SignalDesk(inbox))
-        self._nested: dict[str, InnerFlow] = {}
+        self._state = GraphState(workflow)
+        self._recorder = _StepMemory(self._stop_failed)
+        self._children = _StepFlows(self)
         self._open_inner = open_inner
-        self._progress = ProgressNotes()
-        self._host = MemoryHost()
-        self._job = outside_job(facts.flow_id)
-        self._input = input
+        self._surroundings = InlineSurroundings(
+            workflow, self.codecs, input, facts, environment, self._recorder, self._state, is_open=is_open
+        )
+        self._graph = GraphRun(self._state, self._recorder, self._children, self._surroundings)
         self._around = environment
-        self._tools = InlineTools(environment.provider, self._graph.records, environment.middleware)
         self._timeout = timeout
         self._text = ""
         self._is_doubtful = False
@@ -113,10 +114,12 @@ class InlineFlow:
         finally:
             if timer is not None:
                 timer.cancel()
+            with anyio.CancelScope(shield=True):  # no function of the flow may outlive this call
+                await self._children.close()
 
     def _check_signals(self) -> None:
         """Raise UsageError if a step waits for a signal that nobody can send."""
-        for run in self._graph.sleeping:
+        for run in self._state.sleeping:
             pause = run.step.pause
             raise UsageError(
                 f"{run.step.where} waits for signal {pause.name if pause is not None else ''!r}, which does "
@@ -148,12 +151,10 @@ class InlineFlow:
         is_first = self.stop_mark is None
         self.stop_mark = self.stop_mark or stop
         self._graph.halt()
-        for run in self._graph.steps.values():
-            if run.state == "waiting":
+        for run in self._state.steps.values():
+            if run.state == "waiting" and not run.child:
                 run.state = "cancelled"
-        reason = stop.reason or f"flow {self.facts.flow_id} stopped"
-        for nested in self._nested.values():
-            nested.cancel(reason, is_cut=stop.is_cut)
+        self._children.cancel_all(self._reason_of(stop), is_cut=stop.is_cut)
         if stop.is_cut:
             self._graph.cut()
         return is_first
@@ -175,8 +176,9 @@ class InlineFlow:
             return self.state
         if self.stop_mark is not None:
             return "rolling_back"
-        is_asleep = bool(self._graph.sleeping or self._graph.delayed) and not self._graph.is_active
-        return "waiting" if is_asleep else "running"
+        state = self._state
+        waits = bool(state.sleeping or state.delayed) and not state.is_active
+        return "waiting" if waits and not any(run.is_apart for run in state.steps.values()) else "running"
 
     @property
     def is_stopping(self) -> bool:
@@ -192,12 +194,17 @@ class InlineFlow:
         return self.stop(Stop(cause="cancelled", reason=reason))
 
     def check_signal(self, signal: Signal[Any] | str) -> Signal[Any]:
-        """Return a signal that is given by itself or by its name. Raises DefinitionError."""
-        return self.inbox.check(signal)
+        """Return a signal that is given by itself or by its name. Raises DefinitionError for one that no step
+        waits for.
+        """
+        known = self.workflow.signals
+        found = signal_by(signal, known)
+        check_known(found.name, known, f"workflow {self.workflow.name!r}")
+        return found
 
     def send(self, signal: Signal[Any], payload: Any) -> None:
-        """Take a signal that is sent while it runs. Raises PayloadError."""
-        self.inbox.send(signal, payload)
+        """Take a signal that is sent while it runs, or before. Raises PayloadError."""
+        self._recorder.take(signal.name, signal.encode(payload))
 
     def report(self) -> FlowReport:
         """Return the report of the flow so far."""
@@ -207,129 +214,39 @@ class InlineFlow:
             state=self.shown_state,
             rollback=self.rollback,
             steps={
-                name: run.report(self.codecs, progress=self._progress_of(name))
-                for name, run in self._graph.steps.items()
+                name: run.report(self.codecs, progress=self._progress_of(run))
+                for name, run in self._state.steps.items()
             },
             order=[
-                run.step.name for run in self._graph.ended if run.state == "completed" and run.owner is None
+                run.step.name for run in self._state.ended if run.state == "completed" and run.owner is None
             ],
             rollbacks=[
                 RollbackReport(step=path, error=error_text(failure)) for path, failure in self.outcomes
             ],
         )
 
-    def _progress_of(self, step: str) -> Any:
-        nested = self._nested.get(step)
-        return self._progress.read(step) if nested is None else nested.progress()
+    def _progress_of(self, run: StepRun) -> Any:
+        return self._children.progress(run.child) if run.child else self._graph.progress.read(run.step.name)
 
-    # The steps: the methods of a StepDriver.
-
-    async def attempt(self, run: StepRun) -> StepRecord:
-        """Run the function of a step."""
-        step, progress = run.step, self._progress.begin(run.step.name)
-        own = StepAttempt(
-            self._host,
-            self._job,
-            step.saved_as,
-            where=step.where,
-            run=run.attempt,
-            progress=progress,
-        )
-        try:
-            return await run_step(step, self._step_context(run, own), self._around.call_sync)
-        finally:
-            own.end()
-            self._progress.end(progress)
-
-    async def record(self, run: StepRun) -> None:
-        """Stop the flow if the step has failed. Nothing is kept, not even what the step saved."""
-        if run.record is not None or run.state == "failed":
-            self._host.clear(run.step.saved_as)
-        if run.state == "failed" and run.record is None:
-            name, job = run.step.name, self._job_of(run)
-            self.stop(Stop(cause="failed", step=name, failure=run.failure, job=job, is_cut=False))
-
-    async def sleep(self, delay: float) -> None:
-        """Wait as the caller of the flow wants it."""
-        await self._around.sleep(delay)
-
-    def holds(self, delay: float) -> bool:  # noqa: ARG002
-        """Return True, because nobody else would go on with the flow."""
-        return True
-
-    def enter(self, run: StepRun) -> bool:  # noqa: ARG002
-        """Return True: the steps of inline flows are not limited."""
-        return True
-
-    async def wait_slot(self, run: StepRun) -> None:
-        """Return at once, for the same reason."""
-
-    def leave(self, run: StepRun) -> None:
-        """Do nothing, for the same reason."""
-
-    def may_start(self) -> bool:
-        """Tell whether the flow goes on."""
-        return self.stop_mark is None
-
-    def ask_paused(self, step: Step[Any, Any]) -> None:
-        """Return None: pauses are for workers."""
-
-    def runs_apart(self, step: Step[Any, Any]) -> bool:
-        """Tell whether the step is a sub-workflow."""
-        return step.workflow is not None
-
-    async def run_apart(self, run: StepRun) -> None:
-        """Run a sub-workflow as a step, once, because its own steps have their attempts."""
-        inner = run.step.workflow
-        assert inner is not None  # noqa: S101  (the caller's condition)
-        if self.stop_mark is not None:
-            run.state = "cancelled"
-            return
-        run.start()
-        ended = await self._graph.attempt(
-            partial(self._nested_input, run, inner), what=run.step.where, limit=run.step.timeout
-        )
-        if ended.is_cut or (self.stop_mark is not None and ended.error is None):
-            run.end_cut(is_lost=ended.is_lost)
-        elif ended.error is not None:
-            run.fail(rule_of(self.workflow, run.step), ended.error, self.workflow)
-        elif ended.value is None:
-            run.complete(StepRecord(skipped=True))
-        else:
-            await self._run_nested(run, inner, ended.value)
-
-    async def _nested_input(self, run: StepRun, inner: AnyDefinition) -> bytes | None:
-        """Return the input of a sub-workflow; None if the step is skipped."""
-        start_id(self._job_of(run), inner)  # raises if workflows nest too deep
-        context, step = self._step_context(run), run.step
-        if not await is_wanted(step, context):
-            return None
-        codec = flow_codecs(inner).input
-        if step.input is not None:
-            return codec.encode(await ask(step.input, context))
-        codec.decode(self._input)  # raises PayloadError if it does not fit
-        return self._input
-
-    async def _run_nested(self, run: StepRun, inner: AnyDefinition, given: bytes) -> None:
-        nested = self._nested[run.step.name] = self._open_inner(
+    def open_child(self, child: Child) -> InnerFlow:
+        """Return the flow of a sub-workflow."""
+        assert child.workflow is not None, "jobs run in the flow itself here"  # noqa: S101
+        return self._open_inner(
             Opening(
-                definition=inner,
-                id=start_id(self._job_of(run), inner),
-                given=given,
-                timeout=inner.timeout,
+                definition=child.workflow,
+                id=child.id,
+                given=child.given,
+                timeout=child.timeout,
                 outer=self.facts,
             )
         )
-        await nested.settle()
-        state, text = nested.ended()
-        if state == "completed":
-            run.complete(StepRecord(result=msgspec.Raw(text.encode())))
-        elif self.stop_mark is not None and state == "cancelled":
-            run.end_cut(is_lost=False)
-        else:
-            run.fail_with(text)
-        run.inherited, is_doubtful = failed_undos_in(state, text)
-        self._is_doubtful = self._is_doubtful or is_doubtful
+
+    def _stop_failed(self, run: StepRun) -> None:
+        name, job = run.step.name, self._surroundings.job_of(run.step.name)
+        self.stop(Stop(cause="failed", step=name, failure=run.failure, job=job, is_cut=False))
+
+    def _reason_of(self, stop: Stop) -> str:
+        return stop.reason or f"flow {self.facts.flow_id} stopped"
 
     # The end.
 
@@ -360,6 +277,7 @@ class InlineFlow:
 
     async def _unwind(self, stop: Stop) -> None:
         """Run the saga, record the failure, and call the `failed` hook."""
+        await self._end_children(stop)
         self.state = "rolling_back"
         saga = Saga(
             self.undos(),
@@ -369,7 +287,7 @@ class InlineFlow:
             facts={"correlation_id": self.facts.correlation_id},
         )
         self.outcomes = await saga.run()
-        inherited = [failure for run in self._graph.ended for failure in run.rollback_failures()]
+        inherited = [failure for run in self._state.ended for failure in run.rollback_failures()]
         outcomes = [*inherited, *self.outcomes]
         self.rollback = "incomplete" if self._is_doubtful else verdict_on(outcomes)
         self._text = describe_flow(
@@ -391,12 +309,12 @@ class InlineFlow:
     def undos(self, prefix: str = "") -> Sequence[Undoable]:
         """Return the rollbacks of this flow and of its completed sub-workflows, the last step first."""
         undos: list[Undoable] = []
-        for run in reversed(self._graph.ended):
+        for run in reversed(self._state.ended):
             name = run.step.name
-            if name in self._nested and run.state == "completed":
-                undos += self._nested[name].undos(f"{prefix}{name}/")
+            if run.child and run.state == "completed":
+                undos += self._children.undos(run.child, f"{prefix}{name}/")
             elif run.wants_undo:
-                context = partial(self._context, name, self.workflow.steps, self._job_of(run))
+                context = partial(self._surroundings.context_of, name)
                 undos.append(
                     Undo(
                         path=prefix + name,
@@ -408,33 +326,198 @@ class InlineFlow:
                 )
         return undos
 
-    # The contexts of functions.
+    async def _end_children(self, stop: Stop) -> None:
+        """Stop the flows of sub-workflows, and take over their ends."""
+        ends = await self._children.stop(self._reason_of(stop), is_cut=stop.is_cut)
+        for run in self._state.steps.values():
+            end = ends.get(run.child)
+            if run.state == "waiting" and end is not None:
+                self._take_over(run, end)
+            elif run.state == "waiting":
+                run.state = "cancelled"
+            if end is not None:
+                run.inherited, is_doubtful = failed_undos_in(end.state, end.text or "")
+                self._is_doubtful = self._is_doubtful or is_doubtful
 
-    def _job_of(self, run: StepRun) -> str:
-        name, index = split_item(run.step.name)
-        return member_id(self.facts.flow_id, self.facts.run, name, index + 1)
-
-    def _step_context(self, run: StepRun, own: Attempt | None = None) -> StepContext[Any]:
-        name = run.step.name
-        reach = self.workflow.plan.ancestors(split_item(name)[0])
-        return self._context(name, reach, self._job_of(run), run.attempts + 1, own)
+    def _take_over(self, run: StepRun, end: Outcome) -> None:
+        if end.state == "completed":
+            run.complete(StepRecord(result=msgspec.Raw((end.text or "null").encode())))
+        elif end.state == "cancelled":
+            run.end_cut(is_lost=False)
+        else:
+            run.fail_with(end.text or "")
+        self._state.ended.append(run)
 
     def _hook_context(self, attempt: int) -> StepContext[Any]:
-        return self._context("", self.workflow.steps, self.facts.flow_id, attempt)
+        return self._surroundings.context_of("", attempt)
+
+
+class _StepMemory(MemoryRecorder):
+    """Records the steps of a flow, and tells of one that failed for good."""
+
+    doubts: Collection[str] = ()
+    has_news = False
+
+    def __init__(self, note_failed: Callable[[StepRun], None]) -> None:
+        super().__init__()
+        self._note_failed = note_failed
+
+    async def stop_failed(self, run: StepRun, *, is_last: bool) -> None:
+        """Stop the flow, whether other steps are active or not."""
+        del is_last
+        self._note_failed(run)
+
+
+class _StepFlows(InlineChildren):
+    """The flows of sub-workflows, which run beside their flow."""
+
+    def __init__(self, flow: InlineFlow) -> None:
+        super().__init__(flow.open_child)
+        self._flow = flow
+
+    async def find_ended(self, ids: Sequence[str]) -> dict[str, Outcome]:
+        """Return nothing: there was no activation before this one."""
+        del ids
+        return {}
+
+    def add(self, child: StepChild) -> asyncio.Future[Outcome]:
+        """Start the flow of a sub-workflow."""
+        timeout = None if child.workflow is None else child.workflow.timeout
+        return self.follow(
+            Child(
+                id=child.id,
+                position=child.step.name,
+                given=child.given,
+                workflow=child.workflow,
+                timeout=timeout,
+            )
+        )
+
+    def end_of(self, child_id: str) -> asyncio.Future[Outcome]:
+        """Return the future of the end of a flow."""
+        return self.follow_lost(child_id)
+
+    async def is_stopping(self) -> bool:
+        """Tell whether the flow around them stops."""
+        return self._flow.is_stopping
+
+
+class InlineSurroundings:
+    """What this process does for the steps of a flow that runs in it. Nothing is limited, and nobody pauses a
+    step.
+    """
+
+    def __init__(
+        self,
+        workflow: Workflow[Any, Any],
+        codecs: Codecs,
+        given: bytes,
+        facts: FlowFacts,
+        environment: Environment,
+        recorder: MemoryRecorder,
+        state: GraphState,
+        *,
+        is_open: bool,
+    ) -> None:
+        self.job: Job = outside_job(facts.flow_id)
+        self.host: MemoryHost = MemoryHost(recorder.live)
+        self.given = given
+        self.facts = facts
+        self.call_sync: CallSync = environment.call_sync
+        self._workflow = workflow
+        self._codecs = codecs
+        self._around = environment
+        self._recorder = recorder
+        self._state = state
+        self._tools = InlineTools(environment.provider, state.records, environment.middleware)
+        self._is_open = is_open
+
+    def job_of(self, step: str) -> str:
+        """Return the id that the job of a step would have."""
+        name, index = split_item(step)
+        return member_id(self.facts.flow_id, self.facts.run, name, index + 1)
+
+    def context(
+        self,
+        step: str,
+        *,
+        job_id: str,
+        attempt: int,
+        traceparent: str,
+        records: Mapping[str, StepRecord],
+        own: Attempt | None = None,
+    ) -> StepContext[Any]:
+        """Make the context of an attempt of a step."""
+        reach = self._workflow.plan.ancestors(split_item(step)[0])
+        return self._context(step, job_id, attempt, traceparent, records, reach, own)
+
+    def context_of(self, step: str, attempt: int) -> StepContext[Any]:
+        """Make the context of a rollback, or without a step of a hook: it reaches all results."""
+        job_id = self.job_of(step) if step else self.facts.flow_id
+        traceparent, records = self._around.traceparent, self._state.records
+        return self._context(step, job_id, attempt, traceparent, records, self._workflow.steps, None)
 
     def _context(
-        self, step: str, reach: Any, job_id: str, attempt: int, own: Attempt | None = None
+        self,
+        step: str,
+        job_id: str,
+        attempt: int,
+        traceparent: str,
+        records: Mapping[str, StepRecord],
+        reach: Collection[str],
+        own: Attempt | None,
     ) -> StepContext[Any]:
         return StepContext(
             self._tools,
-            self.codecs,
+            self._codecs,
             self.facts,
-            input=self.codecs.input.decode(self._input),
+            input=self._codecs.input.decode(self.given),
             step=step,
             job_id=job_id,
             attempt=attempt,
-            traceparent=self._around.traceparent,
-            records=self._graph.records,
+            traceparent=traceparent,
+            records=records,
             reach=reach,
-            own=own or Attempt(self._host, self._job, ""),
+            own=own or Attempt(self.host, self.job, ""),
         )
+
+    def span(self, what: str, **facts: Any) -> AbstractContextManager[str]:
+        """Return no span, but the traceparent around the flow."""
+        del what, facts
+        return nullcontext(self._around.traceparent)
+
+    def begin(self, step: str, job_id: str, attempt: int) -> None:
+        """Do nothing: a function sets its own facts."""
+
+    def end(self, job_id: str) -> None:
+        """Do nothing."""
+
+    def trace_of(self, job_id: str) -> Mapping[str, str]:
+        """Return nothing: failed attempts are not logged."""
+        del job_id
+        return {}
+
+    def tell(self, run: StepRun) -> None:
+        """Do nothing: the caller gets the error."""
+
+    def slots_of(self, step: str) -> Sequence[FlowSlots]:
+        """Return none."""
+        del step
+        return ()
+
+    def may_start(self) -> bool:
+        """Return True: no worker stops."""
+        return True
+
+    def ask_paused(self, step: Step[Any, Any]) -> None:
+        """Return None."""
+
+    async def sleep(self, delay: float) -> None:
+        """Wait as the caller of the flow wants it; the clock of the flow moves on by as much."""
+        until_ms = self._recorder.now_ms + round(delay * 1000)
+        await self._around.sleep(delay)
+        self._recorder.move_to(until_ms)
+
+    def holds(self, delay: float, *, listens: bool = False) -> bool:
+        """Tell whether something will end the wait."""
+        return not listens or self._is_open or delay < math.inf

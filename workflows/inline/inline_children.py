@@ -59,10 +59,14 @@ class InlineChildren:
         if child_id in self._flows and not self._ends[child_id].done():
             self._flows[child_id].cancel(reason)
 
-    async def stop(self, reason: str) -> dict[str, Outcome]:
-        """Stop all children, and return their ends, by id."""
+    def cancel_all(self, reason: str, *, is_cut: bool = True) -> None:
+        """Stop all children; without `is_cut` their active steps finish first."""
         for flow in self._flows.values():
-            flow.cancel(reason)
+            flow.cancel(reason, is_cut=is_cut)
+
+    async def stop(self, reason: str, *, is_cut: bool = True) -> dict[str, Outcome]:
+        """Stop all children as `cancel_all` does, and return their ends, by id."""
+        self.cancel_all(reason, is_cut=is_cut)
         ends = await asyncio.gather(*self._ends.values())
         return {end.job: end for end in ends}
 
@@ -70,6 +74,10 @@ class InlineChildren:
         """Wait until one of these has ended, or one of the others is done."""
         ends: set[asyncio.Task[Any]] = {self._ends[each] for each in ids}
         await asyncio.wait({*ends, *others}, return_when=asyncio.FIRST_COMPLETED)
+
+    def progress(self, child_id: str) -> Any:
+        """Return the progress of a child."""
+        return self._flows[child_id].progress() if child_id in self._flows else None
 
     def undos(self, child_id: str, prefix: str) -> Sequence[Undoable]:
         """Return the rollbacks of a child that completed."""

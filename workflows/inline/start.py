@@ -21,7 +21,6 @@ from workflows.functions.definition import Durable
 from workflows.inline.code_flow import CodeFlow
 from workflows.inline.durable_flow import InlineDurable
 from workflows.inline.flow import InlineFlow
-from workflows.inline.inbox import InlineInbox
 from workflows.inline.inner import Opening, OpenInner
 from workflows.inline.machine_flow import InlineMachine
 from workflows.inline.triggers import InlineTriggers
@@ -52,15 +51,18 @@ def open_inline(
     workflow.check()
     given = flow_codecs(workflow).input.encode(input)
     around = _around(environment)
-    return InlineFlow(
+    flow = InlineFlow(
         workflow,
         given,
         make_facts(workflow, meta),
         around,
         timeout=_limit(workflow, timeout),
-        inbox=InlineInbox(workflow, signals, is_open=is_open),
         open_inner=opener(around, triggers or InlineTriggers()),
+        is_open=is_open,
     )
+    for signal, payload in signals:
+        flow.send(flow.check_signal(signal), payload)
+    return flow
 
 
 def open_code(
@@ -131,10 +133,7 @@ def _open_inner(
             definition, given, facts, environment, timeout=timeout, open_inner=open_inner, replays=replays
         )
     if isinstance(definition, Workflow):
-        inbox = InlineInbox(definition, is_open=False)
-        return InlineFlow(
-            definition, given, facts, environment, timeout=timeout, inbox=inbox, open_inner=open_inner
-        )
+        return InlineFlow(definition, given, facts, environment, timeout=timeout, open_inner=open_inner)
     assert isinstance(definition, MachineDefinition)  # noqa: S101  (there are three kinds)
     return InlineMachine(
         definition, given, facts, environment, timeout=timeout, open_inner=open_inner, triggers=triggers

@@ -24,8 +24,8 @@ from workflows import (
     durable,
     task,
 )
+from workflows.distributed import local_graph
 from workflows.distributed.functions import flow_recorder
-from workflows.distributed.pauses import local_inbox
 
 pytestmark = pytest.mark.virtual
 
@@ -37,7 +37,7 @@ _NEVER = 3600.0
 
 def look_each(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers look for signals so often, unless they are told."""
-    for module in (flow_recorder, local_inbox):
+    for module in (flow_recorder, local_graph):
         monkeypatch.setattr(module, "_LOOK_SECONDS", seconds)
 
 

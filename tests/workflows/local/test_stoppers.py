@@ -14,11 +14,11 @@ from eventbus import Retry
 from eventbus.lowlevel import TreePage
 from workflows import StepContext, Workflow
 from workflows.distributed.activation import Activation
-from workflows.distributed.graph_entries import entry_of
 from workflows.distributed.undo.local_undo import note_stop, read_local_plan
 from workflows.distributed.undo.unwinding import JournalKeeper
 from workflows.distributed.worker_runtime import Flow
 from workflows.errors import COMPLETED
+from workflows.execution.graph_entries import entry_of
 from workflows.execution.rollback import Undo
 from workflows.execution.step_run import StepRun
 from workflows.records.entries import Entry

@@ -14,7 +14,7 @@ from workflows.definition.context import StepContext
 from workflows.definition.signal import Signal
 from workflows.definition.workflow import Workflow
 from workflows.errors import FlowCancelled, StepError
-from workflows.inline.inbox import InlineInbox
+from workflows.inline.memory_recorder import MemoryRecorder
 from workflows.testing import run_inline, start_inline
 
 _ONCE = Retry(attempts=1)
@@ -266,17 +266,14 @@ async def test_a_sub_workflow_that_runs_itself_too_deep_fails() -> None:
 
 
 async def test_a_signal_that_comes_before_somebody_listens_is_heard() -> None:
-    go_on = Signal("go-on", int)
-    graph = Workflow[Any, Any]("heard")
-    graph.wait(go_on)
-    inbox = InlineInbox(graph, is_open=True)
-    for number in (1, 2):
-        inbox.send(go_on, number)
-        await asyncio.wait_for(inbox.listen(), 240)
-    listening = asyncio.create_task(inbox.listen())
+    recorder = MemoryRecorder()
+    for number in ("1", "2"):
+        recorder.take("go-on", number)
+        await asyncio.wait_for(recorder.listen(), 240)
+    listening = asyncio.create_task(recorder.listen())
     await asyncio.sleep(0)
     assert not listening.done()
-    inbox.send(go_on, 3)
+    recorder.take("go-on", "3")
     await asyncio.wait_for(listening, 240)
 
 

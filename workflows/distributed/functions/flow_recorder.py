@@ -22,8 +22,10 @@ _LOOK_SECONDS = 1.0  # while steps run it looks for signals at least so often
 class FlowRecorder:
     """Records through an activation, and remembers what it recorded and which signals are left."""
 
-    def __init__(self, runtime: WorkerRuntime, activation: Activation) -> None:
+    def __init__(self, runtime: WorkerRuntime, activation: Activation, *, remembers: bool = True) -> None:
+        """With `remembers` keep what is recorded in `entries`."""
         self.entries: list[Entry] = []
+        self._remembers = remembers
         self._runtime = runtime
         self._activation = activation
 
@@ -48,12 +50,16 @@ class FlowRecorder:
         try:
             await self._activation.append(entries, live=live, taken=taken)
         except FlowStops:
-            self.entries += entries
+            self._note(entries)
             raise
-        self.entries += entries
+        self._note(entries)
         if taken:
             job = self._activation.job
             job.signals = [signal for signal in job.signals if signal.id not in taken]
+
+    def _note(self, entries: Sequence[Entry]) -> None:
+        if self._remembers:
+            self.entries += entries
 
     async def wait_until(self, time_ms: int) -> None:
         """Wait until the clock shows a time, which is near."""

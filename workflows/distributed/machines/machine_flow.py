@@ -64,7 +64,7 @@ class MachineFlow:
         self._job = job
         self._message = message
         self._activation = Activation(runtime.jobs, job)
-        self._recorder = _Recorder(runtime, self._activation)
+        self._recorder = FlowRecorder(runtime, self._activation, remembers=False)
         self._around = FlowAround(runtime, definition, job.id, message)
         if message.baggage:
             attach_baggage(message.baggage)
@@ -181,20 +181,3 @@ class MachineFlow:
             rollback="incomplete" if is_doubtful else verdict_on(outcomes),
             rollback_errors=failures_of(outcomes),
         )
-
-
-class _Recorder(FlowRecorder):
-    """Records, and remembers no entries: an activation may make any number of moves."""
-
-    async def append(
-        self,
-        entries: Sequence[Entry],
-        *,
-        live: Mapping[str, str] | None = None,
-        taken: Sequence[str] = (),
-    ) -> None:
-        """Record as `FlowRecorder.append` does."""
-        try:
-            await super().append(entries, live=live, taken=taken)
-        finally:
-            self.entries.clear()

@@ -22,9 +22,9 @@ from eventbus import PayloadError, SignalRefused, UnknownJob
 from eventbus.lowlevel import FINAL_STATES, Signal, note_around
 from workflows.definition.job_tree import last_members
 from workflows.distributed.activation import Activation
-from workflows.distributed.pauses.local_inbox import refusal_of
 from workflows.distributed.pauses.member import OPENED
 from workflows.distributed.worker_runtime import Flow
+from workflows.execution.signal_desk import refusal_of
 from workflows.records.entries import Entry, chosen_id, entries_of_run
 
 __all__ = ["SignalRouter"]
@@ -121,7 +121,7 @@ class SignalRouter:
                 note_around(signal.name, signal.payload, pause.signal.type)
                 pause.signal.decode(signal.payload)
         except PayloadError as error:
-            return refusal_of(self._flow, step, signal, error, now_ms=now)
+            return refusal_of(self._flow.facts, self._flow.workflow.name, step, signal, error, now_ms=now)
         payload = msgspec.Raw(signal.payload.encode())
         return Entry(
             kind="signal",

@@ -21,14 +21,14 @@ from eventbus import StoreCorrupt
 from eventbus.lowlevel import FINAL_STATES, TreeMember, describe
 from workflows.definition.context import StepContext
 from workflows.distributed.activation import Activation
-from workflows.distributed.apart_steps import record_of_child
-from workflows.distributed.graph_entries import restore_graph
 from workflows.distributed.undo.doubts import find_doubts, is_ready
 from workflows.distributed.undo.spread_undo import kept_in
 from workflows.distributed.undo_plan import UndoPlan, UnknownHere
 from workflows.distributed.worker_runtime import Flow, WorkerRuntime
 from workflows.errors import COMPLETED
-from workflows.execution.graph_run import GraphRun
+from workflows.execution.apart_steps import record_of_child
+from workflows.execution.graph_entries import restore_graph
+from workflows.execution.graph_state import GraphState
 from workflows.execution.rollback import Undo
 from workflows.execution.step_run import StepRun
 from workflows.records.entries import Entry
@@ -107,7 +107,7 @@ async def read_local_plan(
     for name in history.order:
         if split_item(name)[0] not in flow.workflow.steps:
             raise UnknownHere(f"step {name} of workflow {flow.workflow.name}")
-    graph = restore_graph(flow, history, None, now_ms=0)
+    graph = restore_graph(flow.workflow, history, flow.message.kept, 0)
     plan = UndoPlan(records=graph.records)
     for name in reversed(history.order):
         entry = history.steps[name].last
@@ -171,7 +171,7 @@ def _end_of(flow: Flow, member: TreeMember, begun: Entry, text: str, now_ms: int
 
 
 def _add(
-    flow: Flow, graph: GraphRun, run: StepRun, history: GraphHistory, plan: UndoPlan, prefix: str
+    flow: Flow, graph: GraphState, run: StepRun, history: GraphHistory, plan: UndoPlan, prefix: str
 ) -> None:
     name = run.step.name
     run.state = history.steps[name].state
@@ -185,7 +185,7 @@ def _add(
         plan.inherited.append((prefix + name, unknown_text(1, run.failure)))
 
 
-def _context(flow: Flow, graph: GraphRun, step: str, attempt: int) -> StepContext[object]:
+def _context(flow: Flow, graph: GraphState, step: str, attempt: int) -> StepContext[object]:
     return flow.context(
         step,
         job_id=flow.job_of(step),

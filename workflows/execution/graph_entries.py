@@ -6,14 +6,13 @@ What must always hold: what `entry_of` records, `restore_graph` reads.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from workflows.definition.workflow import Workflow
-from workflows.distributed.worker_runtime import Flow
-from workflows.execution.graph_run import GraphRun
-from workflows.execution.signal_desk import SignalDesk
+from workflows.execution.graph_state import GraphState
 from workflows.execution.step_run import StepRun, begin_items
 from workflows.records.entries import Entry, chosen_id
 from workflows.records.graph_history import GraphHistory, StepHistory, record_of
@@ -21,17 +20,14 @@ from workflows.records.records import error_text, stalls_in
 
 __all__ = ["entry_of", "misfit", "restore_graph"]
 
-_PATIENCE = 0.7
-"""Of cancelled functions, in seconds: twice this and the record of their end fit into the executor's own
-patience.
-"""
-
 
 def restore_graph(
-    flow: Flow, history: GraphHistory, driver: Any, *, now_ms: int, desk: SignalDesk | None = None
-) -> GraphRun:
-    """Return the run of a graph with what its journal says: what ended is not run again."""
-    graph = GraphRun(flow.workflow, driver, kept=flow.message.kept, desk=desk, patience=_PATIENCE)
+    workflow: Workflow[Any, Any], history: GraphHistory, kept: Collection[str], now_ms: int
+) -> GraphState:
+    """Return the state of a graph that its journal tells; `kept` are the steps whose results count from an
+    earlier run.
+    """
+    graph = GraphState(workflow, kept=kept)
     for name, entry in history.lists.items():
         if (run := graph.steps.get(name)) is not None and run.step.is_each:
             begin_items(run, entry.result)
