@@ -16,7 +16,7 @@ from anyio import to_thread
 
 from eventbus.admin.audit import Audit
 from eventbus.admin.controls import Controls, QueueControls
-from eventbus.admin.definitions import Definitions
+from eventbus.admin.events import Definitions
 from eventbus.admin.groups import GroupReport, list_groups
 from eventbus.admin.history import Histories
 from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
@@ -44,8 +44,8 @@ from eventbus.admin.jobs.reasons import StateReason, Surroundings, explain, expl
 from eventbus.admin.jobs.retrials import Retrials
 from eventbus.admin.jobs.surroundings import look_around, look_before
 from eventbus.admin.operations import Operations
-from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
+from eventbus.admin.queues import Overview
 from eventbus.admin.server import ServerLooks
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError, UnknownJob

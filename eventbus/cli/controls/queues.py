@@ -13,8 +13,8 @@ import typer
 from rich.table import Table
 
 from eventbus.admin.controls import QueueControls
-from eventbus.admin.overview import QueueReport
 from eventbus.admin.queue_name import queue_of
+from eventbus.admin.queues import QueueReport
 from eventbus.cli.controls.history import history
 from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.limit_views import show_limit

@@ -12,7 +12,7 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from eventbus.admin.overview import QueueReport, WorkerReport
+from eventbus.admin.queues import QueueReport, WorkerReport
 from eventbus.cli.controls.overview_views import tabulate_queues, tabulate_workers
 from eventbus.cli.controls.watching import look
 from eventbus.cli.output import write_json

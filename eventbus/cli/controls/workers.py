@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from eventbus.admin.overview import WorkerReport
+from eventbus.admin.queues import WorkerReport
 from eventbus.cli.controls.overview_views import tabulate_workers
 from eventbus.cli.controls.watching import WatchOption, look
 from eventbus.cli.output import write_lines

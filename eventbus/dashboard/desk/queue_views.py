@@ -10,7 +10,7 @@ import asyncio
 import msgspec
 
 from eventbus.admin.controls import QueueControls
-from eventbus.admin.overview import QueueReport
+from eventbus.admin.queues import QueueReport
 from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.snapshot import Snapshot
 from eventbus.model import clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from eventbus.admin.overview import WorkerReport
+from eventbus.admin.queues import WorkerReport
 from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queues import NoQuery, queue_target

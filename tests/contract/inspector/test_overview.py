@@ -13,7 +13,7 @@ import pytest
 
 from eventbus import Event, EventProvider, Limit, Retry
 from eventbus._version import __version__
-from eventbus.admin.overview import PauseReport, QueueReport
+from eventbus.admin.queues import PauseReport, QueueReport
 from eventbus.store.connection.retrying import RetryingCaller
 
 MakeProvider = Callable[..., EventProvider]
