@@ -52,9 +52,7 @@ async def _until(
 ) -> None:
     """Wait until so many flows are in a state."""
     queue = f"workflow.{workflow}"
-    while (  # noqa: ASYNC110  (nobody tells)
-        (await provider.inspector.counts(queue, states=(state,)))[state] < count
-    ):
+    while (await provider.inspector.queues.count(queue, states=(state,)))[state] < count:  # noqa: ASYNC110  (nobody tells)
         await asyncio.sleep(_LOOK_SECONDS)
 
 

@@ -5,14 +5,10 @@ records of errors and their log events, durations, ambient facts, spans. The pac
 this API and the public one (`eventbus`). Nothing here knows workflows.
 """
 
-from eventbus.admin.inspector import (
-    AttemptReport,
-    FailureReport,
-    Inspector,
-    JobReport,
-    LogLine,
-    TimelineEntry,
-)
+from eventbus.admin.inspector import Inspector
+from eventbus.admin.jobs.attempts import FailureReport
+from eventbus.admin.jobs.job_report import JobReport, LogLine
+from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry
 from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.emission_check import check_emission
 from eventbus.emit.job_tree import Member, Policy, Tree

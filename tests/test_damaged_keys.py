@@ -89,7 +89,7 @@ async def _fail(_: Any) -> None:
 
 
 async def _wait_for(provider: EventProvider, job_id: str, state: str) -> None:
-    while (await provider.inspector.job(job_id)).state != state:
+    while (await provider.inspector.jobs.get(job_id)).state != state:
         pass
 
 
@@ -102,35 +102,35 @@ def readers(
     """
     inspector = provider.inspector
     found: dict[str, Callable[[], Awaitable[Any]]] = {
-        "queues": inspector.queues,
-        "queue_names": inspector.queue_names,
-        "workers": inspector.workers,
-        "groups": inspector.groups,
-        "controls": inspector.controls,
-        "failures": inspector.failures,
-        "operations": inspector.operations,
-        "audit": inspector.audit,
-        "server": inspector.server,
-        "check_server": inspector.check_server,
-        "find by key": lambda: inspector.find(_GOOD, idempotency_key="seven"),
-        "find by chain": lambda: inspector.find(correlation_id="chain"),
-        "history": lambda: inspector.history(_GOOD),
+        "queues": inspector.queues.list,
+        "queue_names": inspector.queues.names,
+        "workers": inspector.workers.list,
+        "groups": inspector.queues.groups,
+        "controls": inspector.queues.controls,
+        "failures": inspector.queues.failures,
+        "operations": inspector.operations.list,
+        "audit": inspector.audit.list,
+        "server": inspector.server.report,
+        "check_server": inspector.server.check,
+        "find by key": lambda: inspector.jobs.find(_GOOD, idempotency_key="seven"),
+        "find by chain": lambda: inspector.jobs.find(correlation_id="chain"),
+        "history": lambda: inspector.queues.history(_GOOD),
         "schedules": provider.schedules.list,
         "flows": flows.flow_page,
         "versions": flows.versions,
-        "one queue": lambda: inspector.queues(_GOOD),
-        "one control": lambda: inspector.controls(_GOOD),
+        "one queue": lambda: inspector.queues.list(_GOOD),
+        "one control": lambda: inspector.queues.controls(_GOOD),
         "one schedule": lambda: provider.schedules.get("nightly").report(),
     }
     for state in _STATES:
-        found[f"jobs {state}"] = lambda state=state: inspector.jobs(_GOOD, state=state)
-    found["counts"] = lambda: inspector.counts(_GOOD)
+        found[f"jobs {state}"] = lambda state=state: inspector.jobs.list(_GOOD, state=state)
+    found["counts"] = lambda: inspector.queues.count(_GOOD)
     for name, job in jobs.items():
-        found[f"one job {name}"] = lambda job=job: inspector.job(job)
-        found[f"one why {name}"] = lambda job=job: inspector.why(job)
+        found[f"one job {name}"] = lambda job=job: inspector.jobs.get(job)
+        found[f"one why {name}"] = lambda job=job: inspector.jobs.why(job)
     for name in ("asking", "graph"):
         found[f"one tree {name}"] = lambda name=name: flows.tree(jobs[name])
-        found[f"one members {name}"] = lambda name=name: inspector.tree(jobs[name])
+        found[f"one members {name}"] = lambda name=name: inspector.trees.get(jobs[name])
         found[f"one wait {name}"] = lambda name=name: flows.waits(jobs[name])
     return found
 
@@ -224,10 +224,10 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider, good: Event[An
     for each in (waiting, delayed, dropped):
         await each.enqueued()
     await provider.cancel(dropped.job_id)
-    await provider.inspector.begin_operation("retry", "bad", state="failed")
-    await provider.inspector.run_operations()
+    await provider.inspector.operations.begin("retry", "bad", state="failed")
+    await provider.inspector.operations.run()
     for outcome in ("changed", "refused"):  # two streams
-        await provider.inspector.note_audit({"actor": "x", "action": "y", "outcome": outcome})
+        await provider.inspector.audit.note({"actor": "x", "action": "y", "outcome": outcome})
     return {
         "failed": failed.job_id,
         "done": whole.job_id,

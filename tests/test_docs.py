@@ -339,7 +339,7 @@ async def test_the_stated_rights_are_enough_for_all_that_is_built(limited_url: s
 
         async with provider.worker():
             await provider.add_group("work", "third")
-            assert [each.workers for each in await provider.inspector.groups("work")] == [1, 0]
+            assert [each.workers for each in await provider.inspector.queues.groups("work")] == [1, 0]
             assert await provider.emit("work", "fails once") == "fails once"
             assert await provider.emit("work", "x" * 9000) == "x" * 9000
             assert await provider.emit("work", 1, delay="50ms") == 1

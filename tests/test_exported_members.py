@@ -14,7 +14,16 @@ import eventbus.testing
 import workflows
 import workflows.testing
 from eventbus import errors
+from eventbus.admin.audit import Audit
+from eventbus.admin.events import Events
 from eventbus.admin.inspector import Inspector
+from eventbus.admin.jobs.jobs import Jobs
+from eventbus.admin.namespace import OldName
+from eventbus.admin.operations import Operations
+from eventbus.admin.queues import Queues
+from eventbus.admin.server import Server
+from eventbus.admin.trees import Trees
+from eventbus.admin.workers import Workers
 from eventbus.sync import SyncProvider
 from workflows import errors as workflow_errors
 
@@ -229,16 +238,18 @@ _OFFERED = {
     eventbus.ProcessContext: f"{_CONTEXT} progress save saved",
     eventbus.Watch: "aclose newest pending position reached",
     eventbus.Change: "at_ms attempt due_ms error job_id note position queue state what worker",
-    Inspector: (
-        "audit begin_operation cancel check_server controls counts delay edit event events failures find "
-        "find_by_field groups history job jobs note_audit operation operations preview_operation prioritize "
-        "promote purge queue_names queues remove remove_tree replace_payload retry retry_all run_operations "
-        "server stop_operation tree why workers"
+    Inspector: "audit events jobs operations queues server trees workers",
+    Jobs: (
+        "cancel delay edit find find_by_field get list prioritize promote remove replace_payload retry why"
     ),
-    eventbus.Event: (
-        "default errors keep_completed keep_failed key limit name payload reply require_worker result retry "
-        "retry_on ttl"
-    ),
+    Trees: "get remove",
+    Queues: "controls count failures groups history list names purge retry_all",
+    Workers: "list",
+    Operations: "begin get list preview run stop",
+    Audit: "list note",
+    Server: "check report",
+    Events: "get list",
+    eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
     eventbus.testing.TestBus: (
         "adopt advance drain emitted expect fail hold keep kill_worker lose_connections now ran refuse "
         "release replace run server_away settle signal_when start_worker stop_worker trigger_when"
@@ -288,6 +299,7 @@ def test_public_objects_offer_just_what_is_for_users(kind: type) -> None:
     flows = workflows.WorkflowProvider(provider)
     made: dict[type, object] = {  # what has attributes that its class does not know of
         eventbus.EventProvider: provider,
+        Inspector: provider.inspector,
         eventbus.Event: eventbus.Event("order.placed"),
         eventbus.testing.TestBus: eventbus.testing.TestBus(provider),
         workflows.WorkflowProvider: flows,
@@ -297,5 +309,6 @@ def test_public_objects_offer_just_what_is_for_users(kind: type) -> None:
         workflows.Task: workflows.task(charge),
         workflows.Signal: workflows.Signal("approval"),
     }
-    offered = {name for name in dir(made.get(kind, kind)) if not name.startswith("_")}
+    old = {name for name, value in vars(kind).items() if isinstance(value, OldName)}
+    offered = {name for name in dir(made.get(kind, kind)) if not name.startswith("_")} - old
     assert offered == set(_OFFERED[kind].split())

@@ -91,7 +91,7 @@ async def _fill(provider: EventProvider, count: int) -> None:
 
 async def _server_cpu(provider: EventProvider) -> float:
     """Return the CPU that the server has used, seconds."""
-    store = provider.inspector._life.running("measure").store  # noqa: SLF001
+    store = provider._life.running("measure").store  # noqa: SLF001
     text = await store._caller.command("INFO", "cpu")  # noqa: SLF001
     facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return float(facts["used_cpu_user"]) + float(facts["used_cpu_sys"])
@@ -121,20 +121,20 @@ async def _measure(url: str, count: int) -> str:
     async with EventProvider(url, **settings) as provider:
         await _fill(provider, count)
         look = provider.inspector
-        job = (await look.jobs(_EVENT, state="failed", limit=1)).jobs[0].id
+        job = (await look.jobs.list(_EVENT, state="failed", limit=1)).jobs[0].id
         reads: dict[str, Callable[[], Awaitable[Any]]] = {
-            "queues()": look.queues,
-            "workers()": look.workers,
-            "counts()": lambda: look.counts(_EVENT),
-            "failures()": look.failures,
-            "jobs(failed, 50)": lambda: look.jobs(_EVENT, state="failed"),
-            "jobs(waiting, 1000)": lambda: look.jobs(_EVENT, state="waiting", limit=1000),
-            "job()": lambda: look.job(job),
-            "why()": lambda: look.why(job),
-            "find(key)": lambda: look.find("other.7", idempotency_key="key-7"),
-            "find(correlation_id)": lambda: look.find(_EVENT, correlation_id="none"),
-            "jobs(failed, since)": lambda: look.jobs(_EVENT, state="failed", since="1 hour"),
-            "retry_all(dry_run)": lambda: look.retry_all(_EVENT, dry_run=True),
+            "queues.list()": look.queues.list,
+            "workers.list()": look.workers.list,
+            "queues.count()": lambda: look.queues.count(_EVENT),
+            "queues.failures()": look.queues.failures,
+            "jobs.list(failed, 50)": lambda: look.jobs.list(_EVENT, state="failed"),
+            "jobs.list(waiting, 1000)": lambda: look.jobs.list(_EVENT, state="waiting", limit=1000),
+            "jobs.get()": lambda: look.jobs.get(job),
+            "jobs.why()": lambda: look.jobs.why(job),
+            "jobs.find(key)": lambda: look.jobs.find("other.7", idempotency_key="key-7"),
+            "jobs.find(correlation_id)": lambda: look.jobs.find(_EVENT, correlation_id="none"),
+            "jobs.list(failed, since)": lambda: look.jobs.list(_EVENT, state="failed", since="1 hour"),
+            "queues.retry_all(dry_run)": lambda: look.queues.retry_all(_EVENT, dry_run=True),
         }
         for name, read in reads.items():
             took, own, server = await _time(provider, read)

@@ -55,9 +55,7 @@ async def _fill(provider: EventProvider, count: int) -> None:
             await provider.flush()
         provider.emit_many(_EVENT, range(-_FAILED, 0), reply=False)
         await provider.flush()
-        while (  # noqa: ASYNC110  (nobody tells)
-            sum((await provider.inspector.counts(_EVENT, states=["waiting", "active"])).values())
-        ):
+        while sum((await provider.inspector.queues.count(_EVENT, states=["waiting", "active"])).values()):  # noqa: ASYNC110  (nobody tells)
             await asyncio.sleep(0.5)
     for first in range(0, count, _CHUNK):
         provider.emit_many(_EVENT, range(first, min(first + _CHUNK, count)), delay="1 day", reply=False)
@@ -68,7 +66,7 @@ async def _fill(provider: EventProvider, count: int) -> None:
 
 async def _server_cpu(provider: EventProvider) -> float:
     """Return the CPU that the server has used, seconds."""
-    store = provider.inspector._life.running("measure").store  # noqa: SLF001
+    store = provider._life.running("measure").store  # noqa: SLF001
     text = await store._caller.command("INFO", "cpu")  # noqa: SLF001
     facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return float(facts["used_cpu_user"]) + float(facts["used_cpu_sys"])

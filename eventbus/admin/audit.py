@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
+from eventbus.admin.namespace import Namespace, OldName
 from eventbus.errors import DefinitionError
-from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.model.names import shown
-from eventbus.settings.settings import Settings
 from eventbus.store.calls.audit_store import AuditRow
 
 __all__ = ["Audit", "AuditEntry", "AuditPage"]
@@ -58,13 +58,10 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None
 
 
-class Audit:
-    """The methods of the inspector for the audit. Each raises ProviderStopped and StoreError."""
+class Audit(Namespace):
+    """The audit: `list` what was done, or `note` an action."""
 
-    _life: Lifecycle
-    _settings: Settings
-
-    async def note_audit(
+    async def note(
         self, fields: Mapping[str, str], *, replaced: str = "", call_timeout: Duration | None = None
     ) -> str:
         """Append an entry, and return its id; in the place of the entry with the id `replaced`, if there is
@@ -74,7 +71,7 @@ class Audit:
         deadline = self._settings.deadline(call_timeout)
         return await store.controls.audit.append(fields, replaced=replaced, deadline=deadline)
 
-    async def audit(
+    async def list(
         self,
         *,
         actor: str | None = None,
@@ -108,6 +105,8 @@ class Audit:
                     found.append(entry)
             if len(rows) < _PAGE:
                 return AuditPage(entries=found, cursor=None)
+
+    __call__: Final = OldName(list)  # noqa: A003  (the method)
 
 
 def _entry(row: AuditRow) -> AuditEntry:

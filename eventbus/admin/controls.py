@@ -116,7 +116,7 @@ class Controls:
     async def list(
         self, event_or_queue: Event[Any, Any] | str | None, *, call_timeout: Duration | None
     ) -> list[QueueControls]:
-        """Return what is ordered; see `Inspector.controls`."""
+        """Return what is ordered; see `Queues.controls`."""
         deadline = self._settings.deadline(call_timeout)
         store = self._life.running("list what is ordered for queues").store
         if event_or_queue is None:

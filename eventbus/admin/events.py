@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from eventbus.emit.route import Routes
+from eventbus.admin.namespace import Namespace, OldName
 from eventbus.model.event import Event
 
-__all__ = ["Definitions"]
+__all__ = ["Events"]
 
 
-class Definitions:
-    """The methods of the inspector that look at this program, and not at the server."""
+class Events(Namespace):
+    """The events that this program knows; the server is not asked, and the provider need not be started."""
 
-    _routes: Routes
-
-    def event(self, name: str) -> Event[Any, Any] | None:
+    def get(self, name: str) -> Event[Any, Any] | None:
         """Return the definition of an event, None if this provider has none, or only its name."""
         return self._routes.definition(name)
 
-    def events(self) -> list[Event[Any, Any]]:
+    def list(self) -> list[Event[Any, Any]]:
         """Return the definitions that this provider knows, by their names."""
         return self._routes.definitions()
+
+    __call__: Final = OldName(list)  # noqa: A003  (the method)

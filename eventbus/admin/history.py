@@ -7,22 +7,19 @@ worker that is killed they lack the last seconds. The states of jobs are exact.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from eventbus.admin.queue_name import queue_of
 from eventbus.errors import DefinitionError
-from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration, seconds
-from eventbus.model.event import Event
 from eventbus.model.histogram import LAST_BUCKET, Histogram
 from eventbus.model.names import shown
 from eventbus.model.windows import LONGEST_HOURS, LONGEST_MINUTES
-from eventbus.settings.settings import Settings
 from eventbus.store.calls import history_store as codes
+from eventbus.store.store import Store
 
-__all__ = ["Histories", "Minute"]
+__all__ = ["Minute", "Step", "read_length", "read_minutes"]
 
 Step: TypeAlias = Literal["1m", "1h"]
 
@@ -56,49 +53,25 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ms: int = 0
 
 
-class Histories:
-    """The method of the inspector that tells the history of a queue."""
-
-    _life: Lifecycle
-    _settings: Settings
-
-    async def history(
-        self,
-        event_or_queue: Event[Any, Any] | str,
-        group: str | None = None,
-        *,
-        last: Duration = "1 hour",
-        step: Step | None = None,
-        call_timeout: Duration | None = None,
-    ) -> list[Minute]:
-        """Return what became of the jobs of a queue, for each minute or hour of the `last` time, oldest
-        first.
-
-        `event_or_queue` and `group` are as for `pause`. `last` is in seconds, a timedelta or text; the time
-        that runs now is the last of the list, and is not over. `step` is "1m" or "1h"; without it that is
-        "1m" for 6 hours and less. A time in which nothing was counted is there with 0. Workers keep it as
-        their setting `history` says: 48 hours by minute and 90 days by hour. Raises DefinitionError for a
-        `last` that is not above 0, or above 7 days by minute or 366 days.
-        """
-        queue = queue_of(event_or_queue, group)
-        span = seconds(last, setting="last")
-        step = _read_step(step, span)
-        if not 0 < span <= _LONGEST[step]:
-            raise DefinitionError(
-                f"expected last to be above 0 and at most {_LONGEST[step] / 86_400:g} days with a step of "
-                f"{step}, got: {shown(last)}"
-            )
-        width = _STEPS[step]
-        count = max(1, -(-round(span * 1000) // width))
-        store = self._life.running("look at the history of a queue").store
-        at, cells = await store.history.look(
-            queue,
-            "minutes" if step == "1m" else "hours",
-            count,
-            deadline=self._settings.deadline(call_timeout),
+def read_length(last: Duration, step: Step | None) -> tuple[Step, int]:
+    """Return the step, and how many of them `last` has. Raises DefinitionError."""
+    span = seconds(last, setting="last")
+    step = _read_step(step, span)
+    if not 0 < span <= _LONGEST[step]:
+        raise DefinitionError(
+            f"expected last to be above 0 and at most {_LONGEST[step] / 86_400:g} days with a step of {step}, "
+            f"got: {shown(last)}"
         )
-        newest = at // width
-        return [_minute(each * width, cells.get(each, {})) for each in range(newest - count + 1, newest + 1)]
+    return step, max(1, -(-round(span * 1000) // _STEPS[step]))
+
+
+async def read_minutes(store: Store, queue: str, step: Step, count: int, *, deadline: float) -> list[Minute]:
+    """Return what became of the jobs of a queue in the newest `count` minutes or hours, oldest first."""
+    kind = "minutes" if step == "1m" else "hours"
+    at, cells = await store.history.look(queue, kind, count, deadline=deadline)
+    width = _STEPS[step]
+    newest = at // width
+    return [_minute(each * width, cells.get(each, {})) for each in range(newest - count + 1, newest + 1)]
 
 
 def _read_step(step: Step | None, span: float) -> Step:

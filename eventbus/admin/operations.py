@@ -1,6 +1,6 @@
 """Bulk operations: one action for many jobs, which goes on when whoever asked for it is gone.
 
-Whoever begins one need not stay: workers do it, and any process that calls `run_operations`. What must always
+Whoever begins one need not stay: workers do it, and any process that calls `Operations.run`. What must always
 hold: an operation that was begun is done to its end, fails with a problem that is told, or is stopped; it is
 about no job that came to its state later; the same id begins one operation.
 """
@@ -10,21 +10,20 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from eventbus.admin.namespace import Namespace, OldName
 from eventbus.admin.queue_name import queue_of
 from eventbus.engine.job_actions import ACTIONS
 from eventbus.engine.job_pages import count_jobs
 from eventbus.engine.operation_runner import OperationRunner
 from eventbus.errors import CountChanged, DefinitionError, UsageError
-from eventbus.lifecycle import Lifecycle
 from eventbus.model import chance
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.names import check_job_id, shown
-from eventbus.settings.settings import Settings
 from eventbus.store.calls.operation_store import OperationRecord
 from eventbus.store.store import Store
 
@@ -78,15 +77,10 @@ class OperationReport(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int = 0
 
 
-class Operations:
-    """The methods of the inspector for bulk operations on jobs of events. Each raises ProviderStopped and
-    StoreError.
-    """
+class Operations(Namespace):
+    """Bulk operations on jobs of events: `preview` or `begin` one, `get` or `list` how far they are."""
 
-    _life: Lifecycle
-    _settings: Settings
-
-    async def preview_operation(
+    async def preview(
         self,
         action: OperationAction,
         event_or_queue: Event[Any, Any] | str,
@@ -97,14 +91,14 @@ class Operations:
         jobs: Sequence[str] | None = None,
         call_timeout: Duration | None = None,
     ) -> OperationPreview:
-        """Count the jobs that `begin_operation` would be about now. Changes nothing. Raises as it does."""
+        """Count the jobs that `begin` would be about now. Changes nothing. Raises as it does."""
         deadline = self._settings.deadline(call_timeout)
         store = self._life.running("preview an operation").store
         record = await self._describe(store, action, event_or_queue, state, error, older_than, jobs, deadline)
         found = await count_jobs(store, record, deadline=deadline)
         return OperationPreview(count=found.total, is_exact=found.is_exact, samples=found.samples)
 
-    async def begin_operation(
+    async def begin(
         self,
         action: OperationAction,
         event_or_queue: Event[Any, Any] | str,
@@ -122,13 +116,13 @@ class Operations:
         """Begin to retry, remove, cancel or promote many jobs of an event, and return at once.
 
         It is about the jobs that are in `state` now; for retry and promote that is `failed` and `delayed`
-        unless it is said. `error` and `older_than` are as in `purge`. `jobs` are ids of jobs of the queue,
-        1,000 at most, in place of a state. To cancel a job cancels those of its groups. `by` and `reason`
-        stand beside it. The same `operation_id` (letters, digits, `-` and `_`, 64 at most) begins one
+        unless it is said. `error` and `older_than` are as in `queues.purge`. `jobs` are ids of jobs of the
+        queue, 1,000 at most, in place of a state. To cancel a job cancels those of its groups. `by` and
+        `reason` stand beside it. The same `operation_id` (letters, digits, `-` and `_`, 64 at most) begins one
         operation, however often it is sent. `expected` is how many jobs a preview has told.
 
         Workers of this server do it, whichever queues they serve, and begin within 5 s; see also
-        `run_operations`. Raises DefinitionError, UsageError for a queue of flows and for jobs of another
+        `run`. Raises DefinitionError, UsageError for a queue of flows and for jobs of another
         queue, and CountChanged if it would be about more or fewer jobs than `expected`, give or take a tenth.
         """
         deadline = self._settings.deadline(call_timeout)
@@ -152,9 +146,9 @@ class Operations:
         if not await kept.begin(record, deadline=deadline):  # somebody else sent it meanwhile
             known = await kept.read(record.id, deadline=deadline)
             return _report(_check_same(known or record, record))
-        return await self.operation(record.id, call_timeout=call_timeout)
+        return await self.get(record.id, call_timeout=call_timeout)
 
-    async def operation(self, operation_id: str, *, call_timeout: Duration | None = None) -> OperationReport:
+    async def get(self, operation_id: str, *, call_timeout: Duration | None = None) -> OperationReport:
         """Return how far an operation is. Raises UsageError if there is none of that id, or no more: they are
         kept for 7 days.
         """
@@ -165,19 +159,7 @@ class Operations:
             raise UsageError(f"there is no operation {operation_id!r}; ended ones are kept for 7 days")
         return _report(record)
 
-    async def operations(
-        self, *, limit: int = 50, call_timeout: Duration | None = None
-    ) -> list[OperationReport]:
-        """Return the newest operations, 200 at most."""
-        if not 0 < limit <= _LISTED:
-            raise DefinitionError(f"expected limit to be 1 to {_LISTED}, got: {shown(limit)}")
-        kept = self._life.running("list operations").store.controls.operations
-        found = await kept.list(limit, deadline=self._settings.deadline(call_timeout))
-        return [_report(record) for record in found]
-
-    async def stop_operation(
-        self, operation_id: str, by: str = "", *, call_timeout: Duration | None = None
-    ) -> bool:
+    async def stop(self, operation_id: str, by: str = "", *, call_timeout: Duration | None = None) -> bool:
         """Let an operation do no more than the 100 jobs that are under way. Return False if it has ended.
 
         What is done stays done. Raises UsageError if there is no operation of that id.
@@ -189,7 +171,7 @@ class Operations:
             raise UsageError(f"there is no operation {operation_id!r}; ended ones are kept for 7 days")
         return word == "stopped"
 
-    async def run_operations(self) -> None:
+    async def run(self) -> None:
         """Do the operations that nobody works at, in this process, and return when there is none.
 
         Workers do this all the time; it is for a server without workers. It may be cancelled at any time:
@@ -197,6 +179,16 @@ class Operations:
         """
         store = self._life.running("run operations").store
         await OperationRunner(store, key_ttl_ms=round(self._settings.key_ttl * 1000)).run_all()
+
+    async def list(self, *, limit: int = 50, call_timeout: Duration | None = None) -> list[OperationReport]:
+        """Return the newest operations, 200 at most."""
+        if not 0 < limit <= _LISTED:
+            raise DefinitionError(f"expected limit to be 1 to {_LISTED}, got: {shown(limit)}")
+        kept = self._life.running("list operations").store.controls.operations
+        found = await kept.list(limit, deadline=self._settings.deadline(call_timeout))
+        return [_report(record) for record in found]
+
+    __call__: Final = OldName(list)  # noqa: A003  (the method)
 
     async def _describe(
         self,

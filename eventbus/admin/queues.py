@@ -1,31 +1,49 @@
-"""The overview: every queue with its counts, and every worker, each in a bounded number of calls.
+"""Queues: the counts of each, their history, what is ordered for them, and what is done to all jobs of one.
 
-What must hold: a look costs the same however many jobs wait or are kept. It reads counts, and walks only the
-jobs that somebody runs. The counts of a report are read in several calls, so a job that moves meanwhile may
-be counted twice or not.
+What must hold: a look at all queues costs the same however many jobs wait or are kept. It reads counts, and
+walks only the jobs that somebody runs. The counts of a report are read in several calls, so a job that moves
+meanwhile may be counted twice or not.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, get_args
 
 import msgspec
 
+from eventbus.admin.controls import Controls, QueueControls
+from eventbus.admin.groups import GroupReport, list_groups
+from eventbus.admin.history import Minute, Step, read_length, read_minutes
+from eventbus.admin.jobs.failures import FailureGroup, group_failures
+from eventbus.admin.jobs.job_cursor import check_state
+from eventbus.admin.jobs.retrials import (
+    PURGED,
+    RETRIED,
+    PurgedState,
+    RetriedState,
+    check_event,
+    check_known,
+    count_cheaply,
+    list_batches,
+    remove_jobs,
+)
+from eventbus.admin.namespace import Namespace, OldName
 from eventbus.admin.queue_name import queue_of
-from eventbus.lifecycle import Lifecycle
-from eventbus.model.durations import Duration
+from eventbus.errors import DefinitionError
+from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.limit import Limit
-from eventbus.model.names import EVENT_QUEUES, event_of, split_group
-from eventbus.settings.settings import Settings
+from eventbus.model.names import EVENT_QUEUES, event_of, shown, split_group
+from eventbus.model.states import JobState
 from eventbus.store.calls.control_store import Orders
-from eventbus.store.calls.roster import EndedCounts, WorkerLook
+from eventbus.store.calls.roster import EndedCounts
 from eventbus.store.calls.silent_workers import SilentWorker, find_silent
-from eventbus.store.readable import number
 from eventbus.store.scripting.script_rows import QueueLook
 from eventbus.store.store import Store
 
-__all__ = ["Overview", "PauseReport", "QueueReport", "SilentReport", "WorkerReport"]
+__all__ = ["PauseReport", "QueueReport", "Queues", "SilentReport"]
 
 
 class PauseReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,39 +108,174 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     silent: list[SilentReport] = []
 
 
-class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker. Times are Unix times in ms by the server's clock, 0 where there is none.
+class Queues(Namespace):
+    """Queues, and what concerns all jobs of one: how many there are, what failed, what is ordered for it.
 
-    `name` is the name of its provider, `host`, `pid` and `version` are those of its process, as it said
-    itself. `queues` are those that it serves, sorted, and `versions` the versions of jobs that it can run, by
-    queue, where jobs have any. `running` is how many jobs it holds, `concurrency` how many it may run at a
-    time. `lag_ms` is how far its event loop was behind when it was last heard. `started_ms` is when it first
-    announced itself, `heard_ms` when the server last heard of it. A worker that lives is heard each 3 s; one
-    that was killed stays listed for 10 minutes. Of a worker of an earlier release only `id`, `running`,
-    `heard_ms` and `lag_ms` are known.
+    `event_or_queue` is an event, its name, `name@group`, or a queue such as `workflow.checkout.steps`.
     """
 
-    id: str
-    name: str = ""
-    host: str = ""
-    pid: int = 0
-    version: str = ""
-    started_ms: int = 0
-    heard_ms: int = 0
-    queues: list[str] = []
-    versions: dict[str, list[str]] = {}
-    running: int = 0
-    concurrency: int = 0
-    lag_ms: int = 0
+    async def names(self, *, call_timeout: Duration | None = None) -> list[str]:
+        """Return the names of all queues that the server knows, sorted; it costs less than `list`, which
+        looks into each.
 
+        Raises ProviderStopped and StoreError.
+        """
+        store = self._life.running("list queues").store
+        return await store.inspection.roster.queues(deadline=self._settings.deadline(call_timeout))
 
-class Overview:
-    """The methods of the inspector that look at all queues and all workers."""
+    async def count(
+        self,
+        event_or_queue: Event[Any, Any] | str,
+        *,
+        states: Sequence[JobState] = get_args(JobState),
+        call_timeout: Duration | None = None,
+    ) -> dict[str, int]:
+        """Return how many jobs an event, or a queue, has in each state. Counts the jobs that `jobs.list`
+        lists.
+        """
+        queue, deadline = queue_of(event_or_queue), self._settings.deadline(call_timeout)
+        store = self._life.running("count jobs").store
+        return {
+            state: await store.inspection.count(queue, check_state(state), deadline=deadline)
+            for state in states
+        }
 
-    _life: Lifecycle
-    _settings: Settings
+    async def history(
+        self,
+        event_or_queue: Event[Any, Any] | str,
+        group: str | None = None,
+        *,
+        last: Duration = "1 hour",
+        step: Step | None = None,
+        call_timeout: Duration | None = None,
+    ) -> list[Minute]:
+        """Return what became of the jobs of a queue, for each minute or hour of the `last` time, oldest
+        first.
 
-    async def queues(
+        `event_or_queue` and `group` are as for `pause`. `last` is in seconds, a timedelta or text; the time
+        that runs now is the last of the list, and is not over. `step` is "1m" or "1h"; without it that is
+        "1m" for 6 hours and less. A time in which nothing was counted is there with 0. Workers keep it as
+        their setting `history` says: 48 hours by minute and 90 days by hour. Raises DefinitionError for a
+        `last` that is not above 0, or above 7 days by minute or 366 days.
+        """
+        queue = queue_of(event_or_queue, group)
+        step, count = read_length(last, step)
+        deadline = self._settings.deadline(call_timeout)
+        store = self._life.running("look at the history of a queue").store
+        return await read_minutes(store, queue, step, count, deadline=deadline)
+
+    async def controls(
+        self, event_or_queue: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
+    ) -> list[QueueControls]:
+        """Return the queues for which anything is ordered, or what is ordered for one queue.
+
+        That is a pause, a limit, and a time for which finished jobs are kept that the event or workflow
+        declares.
+
+        For one queue, `event_or_queue` is its event, the event's name, `name@group`, or the queue.
+        """
+        controls = Controls(self._life, self._settings)
+        return await controls.list(event_or_queue, call_timeout=call_timeout)
+
+    async def groups(
+        self, event: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
+    ) -> list[GroupReport]:
+        """Return the groups of an event besides `default`, or those of all events."""
+        queue = None if event is None else split_group(queue_of(event))[0]
+        deadline = self._settings.deadline(call_timeout)
+        return await list_groups(self._life.running("list groups").store, queue, deadline=deadline)
+
+    async def failures(
+        self, event_or_queue: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
+    ) -> list[FailureGroup]:
+        """Return the failed jobs of an event with its groups, of one queue, or of all queues, by their error.
+
+        The largest group is first. Of each queue the newest 10,000 are read, which is what `keep_failed`
+        keeps by default. Flows that failed are in it, by the queue of their workflow. Raises ProviderStopped
+        and StoreError.
+        """
+        deadline = self._settings.deadline(call_timeout)
+        store = self._life.running("list failures").store
+        names = await store.inspection.roster.queues(deadline=deadline)
+        if event_or_queue is not None:
+            queue = queue_of(event_or_queue)
+            names = sorted({queue, *(name for name in names if split_group(name)[0] == queue)})
+        ended = await store.inspection.roster.ended(names, deadline=deadline)
+        groups: list[FailureGroup] = []
+        for name, counts in zip(names, ended, strict=True):
+            if counts.failed:
+                groups += await group_failures(store, name, deadline)
+        return sorted(groups, key=lambda each: (-each.count, each.queue, each.error))
+
+    async def retry_all(
+        self,
+        event_or_queue: Event[Any, Any] | str,
+        state: RetriedState = "failed",
+        error: str | None = None,
+        *,
+        dry_run: bool = False,
+        call_timeout: Duration | None = None,
+    ) -> int:
+        """Let all jobs of an event in one state wait again; return how many. With `dry_run` only count them.
+
+        `error` takes only those whose error it is: the text of a `FailureGroup`, or the type alone, such as
+        `ValueError`. Jobs that fail while this goes on are not retried again. Those that cannot be retried
+        stay and are not counted; see `jobs.retry`. If this is cut off, call it again: it does the rest.
+        `call_timeout` counts for each of its calls to the server, which have 100 jobs at most. `max_waiting`
+        does not hold here.
+        """
+        queue = check_event(queue_of(event_or_queue), "retried")
+        check_known(state, RETRIED)
+        store, deadline = self._life.running("retry jobs").store, self._deadlines(call_timeout)
+        if dry_run and error is None:
+            known = await count_cheaply(store, queue, state, deadline=deadline())
+            if known >= 0:
+                return known
+        count = 0
+        async for ids in list_batches(store, queue, state, error, deadline=deadline):
+            words = ["retried"] * len(ids)
+            if not dry_run:
+                words = await store.controls.retrials.retry(ids, states=[state], deadline=deadline())
+            count += words.count("retried")
+        return count
+
+    async def purge(
+        self,
+        event_or_queue: Event[Any, Any] | str,
+        state: PurgedState = "failed",
+        error: str | None = None,
+        *,
+        older_than: Duration | None = None,
+        dry_run: bool = False,
+        call_timeout: Duration | None = None,
+    ) -> int:
+        """Remove all jobs of an event in one state, as `jobs.remove` does; return how many.
+
+        With `dry_run` only count them.
+
+        `error` is as in `retry_all`. `older_than` (seconds, a timedelta or text) spares the jobs that ended,
+        or for open ones were emitted, more lately. If this is cut off, call it again: it does the rest.
+        `call_timeout` counts for each of its calls to the server, which have 100 jobs at most.
+        """
+        queue = check_event(queue_of(event_or_queue), "removed")
+        check_known(state, PURGED)
+        if error is not None and state not in RETRIED:
+            raise DefinitionError(f"expected error with state failed or cancelled, got state: {shown(state)}")
+        age = 0 if older_than is None else milliseconds(older_than, setting="older_than")
+        store, deadline = self._life.running("purge jobs").store, self._deadlines(call_timeout)
+        if dry_run and error is None and not age:
+            known = await count_cheaply(store, queue, state, deadline=deadline())
+            if known >= 0:
+                return known
+        count = 0
+        async for ids in list_batches(store, queue, state, error, age=age, deadline=deadline):
+            words = ["removed"] * len(ids)
+            if not dry_run:
+                words = await remove_jobs(store, self._settings, ids, [state], deadline=deadline())
+            count += words.count("removed")
+        return count
+
+    async def list(
         self, event_or_queue: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
     ) -> list[QueueReport]:
         """Return every queue of the server, sorted by name; or one, also where the server does not know it.
@@ -139,24 +292,10 @@ class Overview:
             names = [queue_of(event_or_queue)]
         return await _report_queues(store, names, deadline)
 
-    async def queue_names(self, *, call_timeout: Duration | None = None) -> list[str]:
-        """Return the names of all queues that the server knows, sorted; it costs less than `queues`, which
-        looks into each.
+    __call__: Final = OldName(list)  # noqa: A003  (the method)
 
-        Raises ProviderStopped and StoreError.
-        """
-        store = self._life.running("list queues").store
-        return await store.inspection.roster.queues(deadline=self._settings.deadline(call_timeout))
-
-    async def workers(self, *, call_timeout: Duration | None = None) -> list[WorkerReport]:
-        """Return every worker that was heard within the last 10 minutes and has not ended; sorted by name and
-        id.
-
-        Raises ProviderStopped and StoreError.
-        """
-        deadline = self._settings.deadline(call_timeout)
-        looks = await self._life.running("list workers").store.inspection.roster.workers(deadline=deadline)
-        return sorted(map(_report_worker, looks), key=lambda each: (each.name, each.id))
+    def _deadlines(self, call_timeout: Duration | None) -> Callable[[], float]:
+        return partial(self._settings.deadline, call_timeout)
 
 
 async def _report_queues(store: Store, names: list[str], deadline: float) -> list[QueueReport]:
@@ -211,32 +350,3 @@ def _report_queue(
             for each in silent
         ],
     )
-
-
-def _report_worker(look: WorkerLook) -> WorkerReport:
-    fields = look.fields
-    return WorkerReport(
-        id=look.id,
-        name=fields.get("name", ""),
-        host=fields.get("host", ""),
-        pid=_number(fields, "pid"),
-        version=fields.get("version", ""),
-        started_ms=_number(fields, "started"),
-        heard_ms=max(look.announced, _number(fields, "heard")),
-        queues=sorted(fields.get("queues", "").split()),
-        versions=_read_versions(fields.get("versions", "")),
-        running=look.held,
-        concurrency=_number(fields, "concurrency"),
-        lag_ms=_number(fields, "lag"),
-    )
-
-
-def _read_versions(text: str) -> dict[str, list[str]]:
-    try:
-        return msgspec.json.decode(text or "{}", type=dict[str, list[str]])
-    except (msgspec.MsgspecError, UnicodeError):
-        return {}
-
-
-def _number(fields: dict[str, str], name: str) -> int:
-    return number(fields.get(name))

@@ -6,18 +6,17 @@ queues.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from eventbus.lifecycle import Lifecycle
+from eventbus.admin.namespace import Namespace, OldName
 from eventbus.model.durations import Duration
-from eventbus.settings.settings import Settings
 
 if TYPE_CHECKING:
     from eventbus.store.diagnostics import Finding
 
-__all__ = ["ServerLooks", "ServerReport"]
+__all__ = ["Server", "ServerReport"]
 
 
 class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,13 +44,10 @@ class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
     keys_are_all: bool
 
 
-class ServerLooks:
-    """The methods of the inspector that look at the server itself."""
+class Server(Namespace):
+    """The server itself: its `report`, and a `check` of it."""
 
-    _life: Lifecycle
-    _settings: Settings
-
-    async def server(self, *, call_timeout: Duration | None = None) -> ServerReport:
+    async def report(self, *, call_timeout: Duration | None = None) -> ServerReport:
         """Return what the server says of itself. Raises ProviderStopped and StoreError."""
         deadline = self._settings.deadline(call_timeout)
         store = self._life.running("look at the server").store
@@ -59,7 +55,7 @@ class ServerLooks:
         keys, are_all = await store.inspection.server.kinds(deadline=deadline)
         return _report(facts, keys, are_all=are_all)
 
-    async def check_server(self, queues: list[str] | None = None) -> list[Finding]:
+    async def check(self, queues: list[str] | None = None) -> list[Finding]:
         """Return what `eventbus check` finds at the server, without its address; `queues` must be served by
         somebody.
 
@@ -79,6 +75,8 @@ class ServerLooks:
             allow_eviction=self._settings.allow_eviction,
             replicated=self._settings.durability == "replicated",
         )
+
+    __call__: Final = OldName(report)
 
 
 def _report(facts: dict[str, str], keys: dict[str, int], *, are_all: bool) -> ServerReport:

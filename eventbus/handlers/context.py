@@ -146,8 +146,8 @@ class JobFacts:
         return self._own.stopping
 
     def keep_line(self, line: str) -> None:
-        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at
-        once.
+        """Keep a log line with this job, where `inspector.jobs.get` and `eventbus jobs show` show it; return
+        at once.
 
         The newest 100 lines of a job stay, 64 KiB together, for as long as the job is kept. A line over 4 KiB
         is cut. Lines of many jobs travel in one call, and reach the server before the end of the attempt

@@ -21,7 +21,7 @@ FailureOutcome: TypeAlias = Literal["failed", "stalled", "expired", "timeout"]
 class JobFailure(msgspec.Struct, frozen=True, kw_only=True):
     """What is told of one job, or one flow, that ended as failed.
 
-    It has no payload: `await provider.inspector.job(failure.job_id)` reads that.
+    It has no payload: `await provider.inspector.jobs.get(failure.job_id)` reads that.
     """
 
     name: str

@@ -492,14 +492,14 @@ class TestBus:
         """Whether a job waits that a worker may run, or runs, or waits for a retry."""
         for program in self._by_prefix():
             inspector = program.provider.inspector
-            for queue in await inspector.queues():
+            for queue in await inspector.queues.list():
                 if event not in (None, queue.event):
                     continue
                 if queue.active or (queue.waiting and queue.paused is None and queue.workers):
                     return True
                 cursor: str | None = ""
                 while queue.delayed and cursor is not None:
-                    page = await inspector.jobs(
+                    page = await inspector.jobs.list(
                         queue.name, state="delayed", limit=1000, cursor=cursor or None
                     )
                     if any(job.attempts for job in page.jobs):

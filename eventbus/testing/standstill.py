@@ -51,11 +51,13 @@ async def describe_jobs(providers: Iterable[EventProvider]) -> list[str]:
     more = 0
     for provider in {provider.settings.prefix: provider for provider in providers}.values():
         try:
-            for queue in await provider.inspector.queue_names(call_timeout=_PATIENCE):
-                page = await provider.inspector.jobs(queue, state=_STATES, limit=100, call_timeout=_PATIENCE)
+            for queue in await provider.inspector.queues.names(call_timeout=_PATIENCE):
+                page = await provider.inspector.jobs.list(
+                    queue, state=_STATES, limit=100, call_timeout=_PATIENCE
+                )
                 room = max(0, _MOST_JOBS - len(found))
                 for job in page.jobs[:room]:
-                    reason = await provider.inspector.why(job.id, call_timeout=_PATIENCE)
+                    reason = await provider.inspector.jobs.why(job.id, call_timeout=_PATIENCE)
                     found.append(f"job {job.id} of {queue}: {reason.text}")
                 more += len(page.jobs[room:])
         except EventBusError as error:

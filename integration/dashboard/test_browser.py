@@ -127,13 +127,13 @@ async def test_check_14_five_thousand_changes_in_a_row_disturb_nobody(shop: Shop
     await page.check(f"#job-{job_id} input[type=checkbox]")
     await page.focus("#q")
     top = await page.evaluate("window.scrollY")
-    before = (await shop.provider.inspector.counts("paid"))["completed"]
+    before = (await shop.provider.inspector.queues.count("paid"))["completed"]
     first = await page.inner_text(".tabs")
     begin, sent = time.monotonic(), 0
     while sent < 1800:  # each job is added, claimed and completed: three changes
         sent += len(shop.provider.emit_many("paid", [{} for _ in range(20)], reply=False))
         await asyncio.sleep(max(0.0, begin + sent / 180 - time.monotonic()))  # 540 changes a second at most
-    while (await shop.provider.inspector.counts("paid"))["completed"] < min(before + 900, 1000):
+    while (await shop.provider.inspector.queues.count("paid"))["completed"] < min(before + 900, 1000):
         pass
     await wait_until(
         page, "(first) => document.querySelector('.tabs').innerText !== first", "the page changes", first
@@ -266,7 +266,7 @@ async def test_check_21_a_foreign_page_neither_acts_nor_frames(
     assert sent in (0, 1)
     await page.evaluate("document.forms[0].submit()")
     await page.wait_for_timeout(500)
-    assert not (await shop.provider.inspector.controls("paid"))[0].is_paused
+    assert not (await shop.provider.inspector.queues.controls("paid"))[0].is_paused
 
 
 async def test_check_22_hostile_texts_run_nothing(shop: Shop, open_page: Open) -> None:
@@ -344,7 +344,7 @@ async def test_check_24_a_keyboard_alone_is_enough_and_its_place_is_seen(shop: S
     await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
     await page.wait_for_selector(".notice")
-    (ordered,) = await shop.provider.inspector.controls("paid")
+    (ordered,) = await shop.provider.inspector.queues.controls("paid")
     assert (ordered.reason, ordered.paused_by) == ("by keyboard", "local")
 
 

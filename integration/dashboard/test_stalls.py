@@ -28,13 +28,13 @@ async def test_check_8_a_job_that_failed_twice_stalled_and_completed_tells_all_o
     async with EventProvider(server.url) as provider:
         job = provider.emit("worn", {"gate": "open"})
         await until("the third attempt runs", lambda: journal.runs()[job.job_id] == 3)
-        (killed,) = await provider.inspector.workers()
+        (killed,) = await provider.inspector.workers.list()
         worker.send(signal.SIGKILL)
         gates("open")
         start_worker(server, lease="2s")
         assert await job == "done"
-        (other,) = [each for each in await provider.inspector.workers() if each.id != killed.id]
-        report = await provider.inspector.job(job.job_id)
+        (other,) = [each for each in await provider.inspector.workers.list() if each.id != killed.id]
+        report = await provider.inspector.jobs.get(job.job_id)
         told = [(entry.what, entry.attempt, entry.worker) for entry in report.timeline if entry.worker]
         expected = [(what, n, killed.id) for n in (1, 2) for what in ("started", "failed")]
         expected += [("started", 3, killed.id), ("stalled", 3, killed.id), ("started", 3, other.id)]

@@ -129,7 +129,9 @@ class FlowLoad:
             step = rng.choice(steps)
             await flows.pause(graph, step=step)
             await last(rng.uniform(0.2, 1.5))
-            (order,) = await flows.provider.inspector.controls(f"workflow.{graph.name}.steps/{step.name}")
+            (order,) = await flows.provider.inspector.queues.controls(
+                f"workflow.{graph.name}.steps/{step.name}"
+            )
             self.counts["pauses of steps"] += 1
             self.counts["attempts held by pauses"] += order.waiting
             await flows.resume(graph, step=step)

@@ -132,7 +132,7 @@ class Shop:
 
     async def wait_for(self, job_id: str, state: str) -> None:
         """Wait until a job is in a state."""
-        while (await self.provider.inspector.job(job_id)).state != state:
+        while (await self.provider.inspector.jobs.get(job_id)).state != state:
             pass
 
     async def undo(self) -> str:

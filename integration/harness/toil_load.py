@@ -147,7 +147,7 @@ class ToilLoad:
         await self._order(partial(provider.cancel, job, "chaos"))
 
     async def _retry(self, provider: EventProvider, job: str) -> None:
-        if await self._order(partial(provider.inspector.retry, job)):
+        if await self._order(partial(provider.inspector.jobs.retry, job)):
             self.repeated.add(job)
 
     async def _edit(self, provider: EventProvider, order: random.Random) -> None:
@@ -155,10 +155,10 @@ class ToilLoad:
         inspector = provider.inspector
         for job, (event, payload) in order.sample(list(self._open.items()), min(5, len(self._open))):
             edits: list[Callable[[], Awaitable[Any]]] = [
-                partial(inspector.promote, job),
-                partial(inspector.delay, job, "100ms"),
-                partial(inspector.prioritize, job, order.randint(-9, 9)),
-                partial(inspector.replace_payload, event, job, payload),
+                partial(inspector.jobs.promote, job),
+                partial(inspector.jobs.delay, job, "100ms"),
+                partial(inspector.jobs.prioritize, job, order.randint(-9, 9)),
+                partial(inspector.jobs.replace_payload, event, job, payload),
             ]
             await self._order(order.choice(edits))
 

@@ -148,7 +148,7 @@ async def test_commands_with_a_program_ask_its_server_with_its_prefix(
         assert (elsewhere.exit_code, elsewhere.stdout) == (0, "0 flows can be replayed\n")
         assert f"(prefix {prefix}none)" in elsewhere.stderr
         emitted = await asyncio.to_thread(_emit, tmp_path, "pinged", "7", "--app", place)
-        assert (await provider.inspector.job(emitted)).queue == "event.pinged"
+        assert (await provider.inspector.jobs.get(emitted)).queue == "event.pinged"
         sent = await run("flows", "signal", flow.id, "go", "5", "--app", place)
         assert sent.exit_code == 0, sent.stderr
         assert await flow.result(240) == 5

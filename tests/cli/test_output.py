@@ -95,7 +95,7 @@ def test_no_command_prints_an_escape_sequence_of_others(
             await provider.schedules.get("nightly").pause(_HOSTILE)
             job = provider.emit("a", {"x": _HOSTILE}, delay="1 hour")
             await job.enqueued()
-            await provider.inspector.note_audit({"actor": _HOSTILE, "action": "x", "reason": _HOSTILE})
+            await provider.inspector.audit.note({"actor": _HOSTILE, "action": "x", "reason": _HOSTILE})
             return job.job_id
 
     job = asyncio.run(fill())

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from eventbus import Event, EventProvider, Limit
+from eventbus.admin.queues import Queues
 from eventbus.dashboard.api.openapi import describe
 from eventbus.dashboard.problem import STATUSES
 
@@ -132,7 +133,7 @@ async def test_check_25_an_action_sent_again_changes_nothing_more(
         first, second = await client.act(path, **order), await client.act(path, **order)
         assert (first.status_code, second.status_code) == (200, 200), first.text
         assert (first.json()["changed"], second.json().get("changed")) == (True, False), path
-    assert (await provider.inspector.job(job.job_id)).state == "cancelled"
+    assert (await provider.inspector.jobs.get(job.job_id)).state == "cancelled"
 
     headers = {"idempotency-key": "run-1"}
     runs = [
@@ -140,7 +141,7 @@ async def test_check_25_an_action_sent_again_changes_nothing_more(
         for _ in range(2)
     ]
     assert runs[0] == runs[1]
-    assert (await provider.inspector.counts("a"))["waiting"] == 1
+    assert (await provider.inspector.queues.count("a"))["waiting"] == 1
     removed = [(await client.delete("/api/v1/schedules/nightly")).status_code for _ in range(2)]
     assert removed == [200, 404]
 
@@ -153,7 +154,7 @@ async def test_two_clicks_on_one_form_are_one_action(provider: EventProvider, op
     assert once
     clicks = [client.post("/schedules/nightly/run", data={"_once": once}) for _ in range(2)]
     assert [each.status_code for each in await asyncio.gather(*clicks)] == [303, 303]
-    assert (await provider.inspector.counts("a"))["waiting"] == 1
+    assert (await provider.inspector.queues.count("a"))["waiting"] == 1
 
 
 async def test_a_schedule_is_removed_by_a_form_only_with_its_name(
@@ -174,9 +175,9 @@ async def test_a_waiting_job_is_delayed_and_goes_first(provider: EventProvider, 
     path = f"/jobs/{job.job_id}"
     assert (await client.act(f"{path}/priority", priority=-1)).json()["changed"] is True
     assert (await client.post(f"{path}/delay", data={"delay": "2 hours"})).status_code == 303
-    assert (await provider.inspector.job(job.job_id)).state == "delayed"
+    assert (await provider.inspector.jobs.get(job.job_id)).state == "delayed"
     assert (await client.post(f"{path}/promote", data={"_once": "1"})).status_code == 303
-    assert (await provider.inspector.job(job.job_id)).state == "waiting"
+    assert (await provider.inspector.jobs.get(job.job_id)).state == "waiting"
     unchanged = await client.post(f"{path}/promote", data={"_once": "2"})
     assert unchanged.headers["location"] == f"{path}?done=unchanged"
     assert "Nothing was changed" in (await client.get(unchanged.headers["location"])).text
@@ -235,7 +236,7 @@ async def test_check_7_the_counts_are_those_of_the_server(
         async with provider.worker():
             emissions = provider.emit_many("a", range(7), reply=False)
             await provider.flush()
-            counts = provider.inspector.counts
+            counts = provider.inspector.queues.count
             while sum((await counts("a", states=("completed", "failed"))).values()) < 7:
                 pass
         for each in [provider.emit("a", 9, delay="1 hour"), *provider.emit_many("a", range(3))]:
@@ -283,7 +284,7 @@ async def test_check_9_each_page_says_why_a_job_waits_and_it_changes_with_the_ca
         assert "is paused by anyone" in await why()
         assert "provider down" in await why()
         await client.act("/queues/event.a/resume")
-        while (await provider.inspector.job(first.job_id)).state != "active":
+        while (await provider.inspector.jobs.get(first.job_id)).state != "active":
             pass
         assert "The limit of event.a is 1 at once" in await why()
         release.set()
@@ -327,17 +328,17 @@ async def test_check_5_ten_viewers_cost_the_server_one_read(
 ) -> None:
     await provider.pause("a")
     client, asked = open_dashboard(provider), list[str]()
-    queues = provider.inspector.queues
+    queues = Queues.list
 
-    async def look(**options: Any) -> Any:
+    async def look(of: Queues, **options: Any) -> Any:
         asked.append("queues")
-        return await queues(**options)
+        return await queues(of, **options)
 
-    monkeypatch.setattr(provider.inspector, "queues", look)
+    monkeypatch.setattr(Queues, "list", look)
     pages = await asyncio.gather(*(client.get("/") for _ in range(10)))
     assert {page.status_code for page in pages} == {200}
     assert asked == ["queues"]
-    monkeypatch.setattr(provider.inspector, "queues", queues)
+    monkeypatch.setattr(Queues, "list", queues)
     await client.act("/queues/event.a/resume")
     assert "paused" not in (await client.get("/")).text, "a change is seen at once"
 

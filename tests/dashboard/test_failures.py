@@ -27,7 +27,7 @@ async def _fail(provider: EventProvider, stack: AsyncExitStack, *payloads: dict[
     async with provider.worker():
         jobs = provider.emit_many("paid", payloads, reply=False)
         await provider.flush()
-        while (await provider.inspector.counts("paid", states=("failed",)))["failed"] < len(payloads):
+        while (await provider.inspector.queues.count("paid", states=("failed",)))["failed"] < len(payloads):
             pass
     return [job.job_id for job in jobs]
 
@@ -54,7 +54,7 @@ async def test_check_17_failures_are_grouped_and_a_group_is_retried_with_the_cou
     assert (refused.status_code, refused.json()["count"]) == (412, 12)
     begun = (await client.act(path, expected=12)).json()
     assert await _finish(client, begun["operation"]) == ("completed", 12, 0)
-    counts = await provider.inspector.counts("paid")
+    counts = await provider.inspector.queues.count("paid")
     assert (counts["waiting"], counts["failed"]) == (12, 10)
     assert (await client.act(path, expected=12)).status_code == 404
     done = await client.post(f"/failures/{groups[1]['id']}/retry", data={"expected": "7"})
@@ -136,13 +136,13 @@ async def test_a_failed_job_is_retried_and_one_is_removed_with_its_id_typed(
     client = open_dashboard(provider)
     retried = await client.post(f"/jobs/{first}/retry", data={"_once": "1"})
     assert retried.headers["location"] == f"/jobs/{first}?done=changed"
-    assert (await provider.inspector.job(first)).state == "waiting"
+    assert (await provider.inspector.jobs.get(first)).state == "waiting"
     assert (await client.act(f"/jobs/{first}/retry")).json()["changed"] is False
     assert (await client.post(f"/jobs/{second}/remove", data={"_name": first})).status_code == 422
     removed = await client.post(f"/jobs/{second}/remove", data={"_name": second})
     assert removed.headers["location"] == "/?done=changed"
     assert (await client.delete(f"/api/v1/jobs/{first}")).json()["changed"] is True
-    counts = await provider.inspector.counts("paid")
+    counts = await provider.inspector.queues.count("paid")
     assert (counts["waiting"], counts["failed"]) == (0, 0)
 
 

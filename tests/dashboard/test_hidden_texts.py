@@ -14,7 +14,6 @@ import pytest
 from pydantic import BaseModel
 
 from eventbus import Event, EventContext, EventProvider, HandlerError, Retry, Sensitive
-from eventbus.admin import inspector as inspector_module
 from eventbus.admin.jobs import job_report
 from workflows import (
     END,
@@ -38,7 +37,7 @@ PLACES = ("/jobs/{id}", "/api/v1/jobs/{id}", "/failures", "/api/v1/failures", "/
 
 
 async def _state(provider: EventProvider, job_id: str, state: str) -> None:
-    while (await provider.inspector.job(job_id)).state != state:
+    while (await provider.inspector.jobs.get(job_id)).state != state:
         pass
 
 
@@ -68,7 +67,7 @@ async def test_the_errors_of_a_job_stay_hidden_when_its_payload_is_edited(
     for path, text in (await _texts(client, f"/jobs/{job.job_id}", f"/api/v1/jobs/{job.job_id}")).items():
         assert TOKEN not in text, path
         assert "token ••• is refused" in text, path
-    report = await provider.inspector.job(job.job_id, reveal=True)
+    report = await provider.inspector.jobs.get(job.job_id, reveal=True)
     assert report.errors == [f"ValueError: token {TOKEN} is refused"]
     assert report.progress == f"charging {TOKEN}"
 
@@ -138,8 +137,8 @@ async def test_an_error_carries_what_it_hides_to_the_job_that_awaited_it(
     for path, text in (await _texts(client, *paths, "/queues/event.outer?state=failed")).items():
         assert TOKEN not in text, path
         assert "•••" in text or path == "/tail", path
-    assert TOKEN not in str(await provider.inspector.job(job.job_id))
-    assert TOKEN in str(await provider.inspector.job(job.job_id, reveal=True))
+    assert TOKEN not in str(await provider.inspector.jobs.get(job.job_id))
+    assert TOKEN in str(await provider.inspector.jobs.get(job.job_id, reveal=True))
 
 
 _graph: Workflow[dict[str, Any], Any] = Workflow("pay-graph", input=dict[str, Any], retry=Retry(attempts=1))
@@ -230,7 +229,7 @@ async def test_a_large_job_is_searched_in_a_thread_and_only_so_far(
         where.append(_is_in_loop())
         return tell(*given)
 
-    monkeypatch.setattr(inspector_module, "report_of", report_of)
+    monkeypatch.setattr(job_report, "report_of", report_of)
     job = provider.emit("paid", {"token": [f"{n:06d}" for n in range(100_000)]}, reply=False)
     await job.enqueued()
     client = open_dashboard(provider)
@@ -260,7 +259,8 @@ async def test_a_search_looks_at_as_many_jobs_whether_it_finds_a_hidden_value_or
     provider.emit_many(event, [Marked("Ada Lovelace")] * 450, reply=False)
     await provider.flush()
     seen = [
-        (await provider.inspector.find_by_field("marked", f"holder:{name}")) for name in ("Ada Lovelace", "x")
+        (await provider.inspector.jobs.find_by_field("marked", f"holder:{name}"))
+        for name in ("Ada Lovelace", "x")
     ]
     assert [(each.jobs, each.seen, each.cursor) for each in seen] == [([], 450, None)] * 2
 
@@ -405,7 +405,7 @@ async def test_who_edits_without_a_view_of_hidden_values_cannot_find_them_by_gue
         given = {**payload, **{name: view["payload"][name] for name in ("token",) if name in payload}}
         edit = {"payload": given, "revision": view["revision"]}
         assert (await client.patch(f"/api/v1/jobs/{each.job_id}", json=edit)).status_code == 200
-        assert await provider.inspector.promote(each.job_id)
+        assert await provider.inspector.jobs.promote(each.job_id)
     await stack.enter_async_context(provider.worker())
     await _state(provider, job.job_id, "failed")
     await _state(provider, plain.job_id, "failed")
@@ -413,9 +413,9 @@ async def test_who_edits_without_a_view_of_hidden_values_cannot_find_them_by_gue
         await _texts(client, f"/jobs/{job.job_id}", "/queues/event.paid?state=failed")
     ).items():
         assert "426 ••• 428" not in text, path
-    assert (await provider.inspector.job(job.job_id)).errors == ["ValueError: •••"]
-    assert guesses in (await provider.inspector.job(job.job_id, reveal=True)).error
-    assert guesses in (await provider.inspector.job(plain.job_id)).error
+    assert (await provider.inspector.jobs.get(job.job_id)).errors == ["ValueError: •••"]
+    assert guesses in (await provider.inspector.jobs.get(job.job_id, reveal=True)).error
+    assert guesses in (await provider.inspector.jobs.get(plain.job_id)).error
 
 
 async def test_a_result_of_a_step_that_repeats_a_sensitive_value_of_the_input_is_hidden(

@@ -28,7 +28,7 @@ async def test_check_25_a_queue_tells_how_many_jobs_ended_and_draws_them(
         async with provider.worker():
             for each in provider.emit_many("a", range(20), reply=False):
                 await each.enqueued()
-            counts = provider.inspector.counts
+            counts = provider.inspector.queues.count
             while sum((await counts("a", states=("completed", "failed"))).values()) < 20:
                 pass
         # A worker that has stopped has told all that it counted.
@@ -84,7 +84,7 @@ async def test_check_25_the_chart_of_six_hundred_jobs_has_all_of_them_and_their_
             await asyncio.gather(*provider.emit_many("a", range(600)), return_exceptions=True)
         client = open_dashboard(provider)
         told = (await client.get("/api/v1/queues/event.a/history?last=5 minutes")).json()
-        found = await provider.inspector.history("a", last="5 minutes")
+        found = await provider.inspector.queues.history("a", last="5 minutes")
         kept = Histogram.total(each.runs for each in found)
     assert sum(each["completed"] for each in told["periods"]) == 450
     assert sum(each["failed"] for each in told["periods"]) == 150

@@ -54,7 +54,7 @@ async def test_check_18_a_form_asks_with_the_count_and_the_operation_goes_on_wit
     assert (told["state"], told["total"], told["done"], told["failed"]) == ("completed", 130, 130, 0)
     assert "completed" in (await client.get(place)).text
     assert told["id"] in (await client.get("/operations")).text
-    assert (await provider.inspector.counts("paid", states=["waiting"])) == {"waiting": 130}
+    assert (await provider.inspector.queues.count("paid", states=["waiting"])) == {"waiting": 130}
 
 
 async def test_check_17_another_count_than_was_shown_asks_again(
@@ -94,7 +94,7 @@ async def test_ticked_jobs_are_meant_alone_and_only_if_they_are_of_the_queue(
     assert (unconfirmed.status_code, "type event.paid to confirm" in unconfirmed.text) == (422, True)
     done = await client.post("/queues/event.paid/clean", data={**form, "_name": "event.paid"})
     await _finish(client, done.headers["location"].removeprefix("/operations/"))
-    assert (await provider.inspector.counts("paid", states=["delayed"])) == {"delayed": 1}
+    assert (await provider.inspector.queues.count("paid", states=["delayed"])) == {"delayed": 1}
     taken = await client.act("/queues/paid/clean", jobs=[other], expected=1)
     assert (taken.status_code, taken.json()["detail"]) == (409, f"job {other!r} is none of event.paid")
 
@@ -132,14 +132,14 @@ async def test_check_20_read_only_begins_and_stops_nothing(
     provider: EventProvider, open_dashboard: Open
 ) -> None:
     await _delay(provider, 1)
-    begun = await provider.inspector.begin_operation("remove", "paid", "delayed")
+    begun = await provider.inspector.operations.begin("remove", "paid", "delayed")
     client = open_dashboard(provider, read_only=True)
     order = {"action": "cancel", "state": "delayed", "expected": 1}
     assert (await client.act("/queues/paid/operations", **order)).status_code == 403
     assert (await client.act(f"/operations/{begun.id}/stop")).status_code == 403
     assert 'id="bulk"' not in (await client.get("/queues/event.paid?state=delayed")).text
-    assert (await provider.inspector.operation(begun.id)).state == "running"
-    await provider.inspector.run_operations()
+    assert (await provider.inspector.operations.get(begun.id)).state == "running"
+    await provider.inspector.operations.run()
 
 
 async def test_the_audit_has_each_action_with_its_outcome_and_filters_and_hides(
@@ -167,13 +167,13 @@ async def test_an_action_that_is_cut_off_stands_in_the_audit_as_begun(
     provider: EventProvider, open_dashboard: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def vanish(*_: Any, **__: Any) -> None:
-        told = (await provider.inspector.audit()).entries
+        told = (await provider.inspector.audit.list()).entries
         assert [(each.action, each.outcome) for each in told] == [("queue.pause", "begun")]
         raise StoreUnavailable("gone", sent=True)
 
     monkeypatch.setattr(provider, "pause", vanish)
     assert (await open_dashboard(provider).act("/queues/paid/pause")).status_code == 503
-    (entry,) = (await provider.inspector.audit()).entries
+    (entry,) = (await provider.inspector.audit.list()).entries
     assert (entry.outcome, entry.detail) == ("failed", "StoreUnavailable")
 
 
@@ -186,7 +186,7 @@ async def test_the_audit_says_which_operation_was_begun_and_what_failed(
     begun = (await client.act("/queues/paid/operations", **order, expected=1, id="mine")).json()
     assert begun["note"] == "1 job"
     await _finish(client, "mine")
-    told = (await provider.inspector.audit()).entries
+    told = (await provider.inspector.audit.list()).entries
     assert [(each.outcome, each.detail) for each in told] == [
         ("changed", "operation mine, 1 job"),
         ("failed", "CountChanged"),
@@ -210,7 +210,7 @@ async def test_the_audit_tells_apart_what_one_right_allows(
         (f"/jobs/{job}/promote", {}),
     ):
         assert (await client.act(path, **order)).status_code == 200
-    assert [each.detail for each in reversed((await provider.inspector.audit()).entries)] == [
+    assert [each.detail for each in reversed((await provider.inspector.audit.list()).entries)] == [
         "event.paid is paused",
         "event.paid is not paused",
         "the limit of event.paid is 3 at once",

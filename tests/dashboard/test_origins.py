@@ -47,7 +47,7 @@ async def test_check_21_a_foreign_page_changes_nothing(
         sent = await client.request(act.method, f"/api/v1{path}", json={}, headers=headers)
         posted = await client.post(form, data={"reason": "x"}, headers=headers)
         assert (sent.status_code, posted.status_code) == (403, 403), path
-    assert not (await provider.inspector.controls("event.a"))[0].is_paused
+    assert not (await provider.inspector.queues.controls("event.a"))[0].is_paused
 
 
 async def test_check_21_a_request_that_names_no_page_is_refused_unless_it_has_the_token(

@@ -70,7 +70,7 @@ async def test_check_19_a_viewer_who_repeats_an_admins_requests_is_refused_and_n
         assert [(each["actor"], each["action"], each["outcome"]) for each in noted] == [
             ("viewer", action, "refused")
         ] * 2
-    assert (await provider.inspector.job(job.job_id)).state == "delayed"
+    assert (await provider.inspector.jobs.get(job.job_id)).state == "delayed"
 
 
 async def test_check_19_a_hidden_queue_is_not_there_for_others(
@@ -238,6 +238,6 @@ async def test_check_20_read_only_refuses_each_unsafe_request(
         assert all(each.status_code in (200, 404, 405) for each in tried), path
     page = (await client.get("/queues/event.a")).text
     assert 'method="post"' not in page
-    assert (await provider.inspector.job(job.job_id)).state == "delayed"
-    assert not (await provider.inspector.controls("event.a"))[0].is_paused
+    assert (await provider.inspector.jobs.get(job.job_id)).state == "delayed"
+    assert not (await provider.inspector.queues.controls("event.a"))[0].is_paused
     assert [each.paused for each in await provider.schedules.list()] == [""]

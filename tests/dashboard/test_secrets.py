@@ -37,7 +37,7 @@ async def _fail(provider: EventProvider, stack: AsyncExitStack, *payloads: Any) 
     for payload in payloads:
         job = provider.emit("paid", payload, reply=False)
         await job.enqueued()
-        while (await provider.inspector.job(job.job_id)).state != "failed":
+        while (await provider.inspector.jobs.get(job.job_id)).state != "failed":
             pass
         found.append(job.job_id)
     return found
@@ -315,7 +315,7 @@ async def test_no_part_of_a_secret_stands_where_the_error_of_a_group_was_cut(
     await stack.enter_async_context(provider.worker())
     job = provider.emit("paid", {"secret": "ZqKxWvJuHyGw"}, reply=False)
     await job.enqueued()
-    while (await provider.inspector.job(job.job_id)).state != "failed":
+    while (await provider.inspector.jobs.get(job.job_id)).state != "failed":
         pass
     client = open_dashboard(provider)
     for path in ("/failures", "/api/v1/failures"):

@@ -71,7 +71,7 @@ async def test_a_late_message_of_a_cancel_does_not_reach_the_next_run(bench: Ben
         assert await emission.cancel("enough")
         with pytest.raises(JobCancelled):
             await emission
-        assert await provider.inspector.retry(emission.job_id)
+        assert await provider.inspector.jobs.retry(emission.job_id)
         await until(lambda: bench.began == ["a", "a"], "it runs again")
         assert bench.token(emission.job_id) != first
         await bench.hear(until, f"cancel:{emission.job_id}")
@@ -139,4 +139,4 @@ async def test_a_late_message_of_a_cancelled_flow_does_not_reach_its_next_run(
 
 
 async def _state(provider: EventProvider, job_id: str, state: str) -> bool:
-    return (await provider.inspector.job(job_id)).state == state
+    return (await provider.inspector.jobs.get(job_id)).state == state

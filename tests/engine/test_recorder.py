@@ -156,7 +156,7 @@ async def test_the_p95_of_600_known_jobs_is_within_a_quarter_and_their_number_ex
     await recorder.run_once()
     async with make_provider() as provider:
         for step in ("1m", "1h"):
-            found = await provider.inspector.history(QUEUE, step=step, last="2 hours")
+            found = await provider.inspector.queues.history(QUEUE, step=step, last="2 hours")
             runs = Histogram.total(each.runs for each in found)
             assert sum(each.completed for each in found) == runs.count == 600
             p95, true = runs.p95, durations[569] / 1000

@@ -68,7 +68,7 @@ async def test_a_provider_that_runs_is_refused_and_left_as_it_is(make_provider: 
         with pytest.raises(UsageError, match="runs already; the bus starts it, so enter the bus first"):
             async with TestBus(running):
                 raise AssertionError
-        await running.inspector.queues()
+        await running.inspector.queues.list()
     async with TestBus(provider) as bus:
         with pytest.raises(UsageError, match="runs already"):
             await bus.adopt(provider)

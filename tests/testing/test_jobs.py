@@ -166,7 +166,7 @@ async def test_a_handler_runs_alone_as_a_worker_runs_it() -> None:
         assert (bus.now - began).total_seconds() == 30
         assert [run.name for run in bus.ran] == ["pay", "pay", "pay"]  # no other group
         assert done == ["around pay"] * 3
-        queues = {queue.name: queue for queue in await provider.inspector.queues()}
+        queues = {queue.name: queue for queue in await provider.inspector.queues.list()}
         assert all(queue.completed == queue.failed == queue.waiting == 0 for queue in queues.values())
 
 

@@ -58,7 +58,7 @@ async def test_a_server_that_stands_still_answers_when_it_goes_on(
 ) -> None:
     async with make_provider() as provider:
         with standstill():
-            call = asyncio.create_task(provider.inspector.counts("ask"))
+            call = asyncio.create_task(provider.inspector.queues.count("ask"))
             await asyncio.sleep(1)
             assert not call.done()
         assert (await call)["waiting"] == 0
@@ -71,6 +71,6 @@ async def test_a_server_that_is_away_is_told_and_has_all_when_it_comes_back(
         await provider.emit("ask", 1, reply=False)
         virtual.take_server_away()
         with pytest.raises(StoreUnavailable):
-            await provider.inspector.counts("ask", call_timeout=1)
+            await provider.inspector.queues.count("ask", call_timeout=1)
         virtual.bring_server_back()
-        assert (await provider.inspector.counts("ask"))["waiting"] == 1
+        assert (await provider.inspector.queues.count("ask"))["waiting"] == 1

@@ -126,7 +126,7 @@ class World:
             return
         words = [self._url, self._prefix, str(provider.settings.lease)]
         other = await asyncio.create_subprocess_exec(sys.executable, "-c", _DOOMED, *words)
-        while (await provider.inspector.job(job)).state != "active":
+        while (await provider.inspector.jobs.get(job)).state != "active":
             await self.wait(1)
         other.kill()
         await other.wait()
@@ -169,7 +169,7 @@ async def delay(world: World) -> Any:
     async with world.serve(provider):
         emission = provider.emit("noted", 1, delay=world.of(60))
         await emission
-        job = await provider.inspector.job(emission.job_id)
+        job = await provider.inspector.jobs.get(emission.job_id)
         return job.state, job.started_ms >= job.emitted_ms + 1000 * world.of(60)
 
 
@@ -332,7 +332,7 @@ async def flow_timeout(world: World) -> Any:
         flow = await flows.execute(asks, None)
         with pytest.raises(FlowTimeout):
             await flow.result()
-        job = await provider.inspector.job(flow.id)
+        job = await provider.inspector.jobs.get(flow.id)
         return job.stop, job.ended_ms - job.emitted_ms >= 1000 * world.of(60)
 
 
@@ -383,12 +383,12 @@ async def retention(world: World) -> Any:
     async with world.serve(provider):
         emission = provider.emit("noted", 1)
         await emission
-        ended = (await provider.inspector.job(emission.job_id)).ended_ms
+        ended = (await provider.inspector.jobs.get(emission.job_id)).ended_ms
         while True:
             await world.wait(5)
             await provider.emit("noted", 2)
             try:
-                await provider.inspector.job(emission.job_id)
+                await provider.inspector.jobs.get(emission.job_id)
             except UnknownJob:
                 return 1000 * world.now() >= ended + 1000 * world.of(60)
 
@@ -427,7 +427,7 @@ async def lease(world: World) -> Any:
         emission = provider.emit("hangs", reply_timeout=None)
         await world.lose_worker(provider, emission)
         await emission
-        job = await provider.inspector.job(emission.job_id)
+        job = await provider.inspector.jobs.get(emission.job_id)
     return job.state, job.stalls
 
 
@@ -449,7 +449,7 @@ async def grace(world: World) -> Any:
         await world.until(lambda: world.runs)
         began = world.now()
         await world.stop_worker()
-        job = await provider.inspector.job(emission.job_id)
+        job = await provider.inspector.jobs.get(emission.job_id)
         await emission.cancel()
     return job.state, job.attempts, ended[0] - began >= world.of(60) - 0.001
 

@@ -26,7 +26,7 @@ async def test_an_emission_is_delayed_or_deduplicated_or_cancelled() -> None:
         assert await later == f"drink tea, by job {later.job_id}"
 
         await tomorrow.enqueued()  # its job is in the server now, for everyone to see
-        assert (await provider.inspector.job(tomorrow.job_id)).state == "delayed"
+        assert (await provider.inspector.jobs.get(tomorrow.job_id)).state == "delayed"
         assert await tomorrow.cancel("we have enough")
         with pytest.raises(JobCancelled, match="we have enough"):
             await tomorrow

@@ -147,9 +147,9 @@ async def buy(header: str | None) -> None:
         why = error.__cause__
     assert isinstance(why, HandlerError)
     assert (why.attempts, why.event) == (1, "order.placed")
-    report = await provider.inspector.job(emission.job_id)
+    report = await provider.inspector.jobs.get(emission.job_id)
     assert (report.state, [failure.traceback for failure in report.failures]) == ("completed", [])
-    assert (await provider.inspector.counts(placed, states=["failed"]))["failed"] == 1
+    assert (await provider.inspector.queues.count(placed, states=["failed"]))["failed"] == 1
 
 
 async def check_out(order: Order, key: str | None = None) -> FlowHandle[Receipt]:

@@ -95,13 +95,13 @@ async def test_an_id_of_an_operation_stands_for_one_meaning(
         await _begin(provider, meant)  # the same one
         with pytest.raises(UsageError, match="is another one"):
             await _begin(provider, {**meant, **other})
-        await provider.inspector.run_operations()
+        await provider.inspector.operations.run()
 
 
 async def _begin(provider: EventProvider, meant: dict[str, Any]) -> None:
     options = dict(meant)
     action, queue = options.pop("action"), options.pop("queue")
-    await provider.inspector.begin_operation(action, queue, operation_id="op", **options)
+    await provider.inspector.operations.begin(action, queue, operation_id="op", **options)
 
 
 async def test_an_operation_is_about_jobs_up_to_its_moment_and_counts_it_in(make_provider: Any) -> None:
@@ -109,7 +109,7 @@ async def test_an_operation_is_about_jobs_up_to_its_moment_and_counts_it_in(make
         job = provider.emit("a", 1, delay="1 hour", reply=False)
         await job.enqueued()
         store = provider._life.running("look").store
-        report = await provider.inspector.job(job.job_id)
+        report = await provider.inspector.jobs.get(job.job_id)
 
         async def count(state: str, before: int) -> int:
             record = OperationRecord(id="op", action="cancel", queue="event.a", of=state, before=before)
@@ -117,7 +117,7 @@ async def test_an_operation_is_about_jobs_up_to_its_moment_and_counts_it_in(make
 
         assert [await count("delayed", report.created_ms + n) for n in (-1, 0, 1)] == [0, 1, 1]
         await provider.cancel(job.job_id)
-        ended = (await provider.inspector.job(job.job_id)).ended_ms
+        ended = (await provider.inspector.jobs.get(job.job_id)).ended_ms
         assert [await count("cancelled", ended + n) for n in (-1, 0, 1)] == [0, 1, 1]
 
 

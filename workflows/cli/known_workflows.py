@@ -18,7 +18,7 @@ async def check_known_workflow(flows: WorkflowProvider, workflow: str) -> None:
     it has no flows.
     """
     provider = flows.provider
-    queues = {*await provider.inspector.queue_names(), *await provider.jobs.root_queues()}
+    queues = {*await provider.inspector.queues.names(), *await provider.jobs.root_queues()}
     names = [name.removeprefix(_PREFIX) for name in queues if name.startswith(_PREFIX)]
     # The queues of steps begin with the name of their workflow, which does not end so itself.
     known = {name.partition(".steps/")[0].removesuffix(".steps") for name in names}

@@ -137,8 +137,8 @@ class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
     `input` and `output` are JSON values, and so is `own_state`, what the code of a durable function set last
     as `ctx.state`; that of a state machine stands in its `machine`. They are None where there is none, or it
     cannot be read. What is marked as Sensitive is hidden in them: the program reads `handle.result()` and
-    `handle.state()`, and `inspector.job(flow_id, reveal=True)` shows it. Of a flow inside a tree, values of
-    more than 16 KiB are left out, and `left_out` names them; its own report has them.
+    `handle.state()`, and `inspector.jobs.get(flow_id, reveal=True)` shows it. Of a flow inside a tree, values
+    of more than 16 KiB are left out, and `left_out` names them; its own report has them.
     """
 
     flow_id: str

@@ -7,21 +7,13 @@ calls.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from eventbus.admin.queue_name import queue_of
-from eventbus.lifecycle import Lifecycle
-from eventbus.model.durations import Duration
-from eventbus.model.event import Event
-from eventbus.model.names import split_group
-from eventbus.settings.settings import Settings
 from eventbus.store.calls.error_text import HEAD_BYTES, error_of, fold
 from eventbus.store.calls.queries import Cursor
 from eventbus.store.store import Store
 
-__all__ = ["FailureGroup", "Failures"]
+__all__ = ["FailureGroup", "group_failures"]
 
 _PAGE = 1000
 _MOST = 10_000
@@ -44,36 +36,8 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     sample: str
 
 
-class Failures:
-    """The method of the inspector that groups failed jobs."""
-
-    _life: Lifecycle
-    _settings: Settings
-
-    async def failures(
-        self, event_or_queue: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
-    ) -> list[FailureGroup]:
-        """Return the failed jobs of an event with its groups, of one queue, or of all queues, by their error.
-
-        The largest group is first. Of each queue the newest 10,000 are read, which is what `keep_failed`
-        keeps by default. Flows that failed are in it, by the queue of their workflow. Raises ProviderStopped
-        and StoreError.
-        """
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("list failures").store
-        names = await store.inspection.roster.queues(deadline=deadline)
-        if event_or_queue is not None:
-            queue = queue_of(event_or_queue)
-            names = sorted({queue, *(name for name in names if split_group(name)[0] == queue)})
-        ended = await store.inspection.roster.ended(names, deadline=deadline)
-        groups: list[FailureGroup] = []
-        for name, counts in zip(names, ended, strict=True):
-            if counts.failed:
-                groups += await _group(store, name, deadline)
-        return sorted(groups, key=lambda each: (-each.count, each.queue, each.error))
-
-
-async def _group(store: Store, queue: str, deadline: float) -> list[FailureGroup]:
+async def group_failures(store: Store, queue: str, deadline: float) -> list[FailureGroup]:
+    """Return the failed jobs of one queue by their error."""
     found: dict[str, tuple[int, int, int, str]] = {}
     place: Cursor | None = Cursor()
     seen, folded = 0, dict[str, str]()

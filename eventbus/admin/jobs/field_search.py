@@ -11,28 +11,24 @@ it is compared, so nobody finds a job by it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
 
-from eventbus.admin.jobs.job_cursor import check_state, read_cursor, write_cursor
+from eventbus.admin.jobs.job_cursor import write_cursor
 from eventbus.admin.jobs.job_report import report_of
 from eventbus.admin.jobs.lookups import FoundJob, found_job
-from eventbus.admin.queue_name import queue_of
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError
-from eventbus.lifecycle import Lifecycle
 from eventbus.model import clock
-from eventbus.model.durations import Duration
-from eventbus.model.event import Event
 from eventbus.model.names import EVENT_QUEUES, shown, split_group
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.redacting import Names
-from eventbus.settings.settings import Settings
 from eventbus.store.calls.queries import Cursor, JobRow
+from eventbus.store.store import Store
 
-__all__ = ["FieldMatches", "FieldSearches", "has_field", "read_field"]
+__all__ = ["FieldMatches", "FieldSearch", "has_field", "read_field"]
 
 MOST_SEEN = 10_000
 _ENOUGH = 100
@@ -55,64 +51,51 @@ class FieldMatches(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None
 
 
-class FieldSearches:
-    """The method of the inspector that finds jobs by their payload."""
+class FieldSearch:
+    """One search in the jobs of a queue and state."""
 
-    _life: Lifecycle
-    _settings: Settings
-    _routes: Routes
-
-    async def find_by_field(
+    def __init__(
         self,
-        event_or_queue: Event[Any, Any] | str,
-        field: str,
+        store: Store,
+        routes: Routes,
+        path_and_value: tuple[tuple[str, ...], str],
         *,
-        state: str = "waiting",
-        names: Callable[[str], bool] | None = None,
-        cursor: str | None = None,
-        call_timeout: Duration | None = None,
-    ) -> FieldMatches:
-        """Find the jobs of one queue and state by a field of their payload, such as `order_id:7` or
-        `customer.name:Ada`.
-
-        A number in the path is the place in a list. The value is compared as text: `7` finds 7 and "7". It
-        looks at 10,000 jobs in the order of `jobs`, ended ones newest first. With `names`, a function that
-        says of the name of a field whether its value is hidden, these values are hidden before they are
-        compared, as sensitive ones are. Raises DefinitionError, ProviderStopped and StoreError.
-        """
-        queue, path_and_value = queue_of(event_or_queue), read_field(field)
-        place: Cursor | None = read_cursor(cursor)
-        check_state(state)
-        path = path_and_value[0]
-        if names is not None and (hidden := next(filter(names, path), None)) is not None:
+        names: Names | None,
+        deadline: float,
+    ) -> None:
+        self._store = store
+        self._routes = routes
+        self._path, self._value = path_and_value
+        self._names = names
+        self._deadline = deadline
+        if names is not None and (hidden := next(filter(names, self._path), None)) is not None:
             raise DefinitionError(f"the values of field {hidden!r} are hidden, so no job is found by them")
-        deadline = self._settings.deadline(call_timeout)
-        inspection = self._life.running("find jobs").store.inspection
+
+    async def run(self, queue: str, state: str, place: Cursor | None) -> FieldMatches:
+        """Look at the jobs behind a place, as far as the bounds go."""
         end, found, seen = clock.monotonic() + _SECONDS, list[FoundJob](), 0
+        sought = _sought(self._path, self._value)
         while place is not None and seen < MOST_SEEN and len(found) < _ENOUGH and clock.monotonic() < end:
-            page, looked = await inspection.sift(
-                queue, state, _sought(*path_and_value), cursor=place, limit=_PAGE, deadline=deadline
+            page, looked = await self._store.inspection.sift(
+                queue, state, sought, cursor=place, limit=_PAGE, deadline=self._deadline
             )
             seen += looked
-            found += await self._compare(page.jobs, *path_and_value, names, deadline)
+            found += await self._compare(page.jobs)
             place = page.cursor
         return FieldMatches(jobs=found, seen=seen, cursor=None if place is None else write_cursor(place))
 
-    async def _compare(
-        self, rows: list[JobRow], path: tuple[str, ...], value: str, names: Names | None, deadline: float
-    ) -> list[FoundJob]:
-        inspection, gate = self._life.running("find jobs").store.inspection, asyncio.Semaphore(_AT_ONCE)
+    async def _compare(self, rows: list[JobRow]) -> list[FoundJob]:
+        gate = asyncio.Semaphore(_AT_ONCE)
 
         async def look(job: str) -> FoundJob | None:
             async with gate:
-                found = await inspection.job(job, deadline=deadline)
+                found = await self._store.inspection.job(job, deadline=self._deadline)
             if not found.fields:
                 return None
             name = split_group(found.fields.get("queue", ""))[0].removeprefix(EVENT_QUEUES)
-            report = report_of(
-                job, found, HiddenValues(found.body, self._routes.known(name), job_id=job, names=names)
-            )
-            return found_job(job, found) if has_field(report.payload, path, value) else None
+            hidden = HiddenValues(found.body, self._routes.known(name), job_id=job, names=self._names)
+            is_meant = has_field(report_of(job, found, hidden).payload, self._path, self._value)
+            return found_job(job, found) if is_meant else None
 
         return [job for job in await asyncio.gather(*(look(row.id) for row in rows)) if job is not None]
 

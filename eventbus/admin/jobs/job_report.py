@@ -9,19 +9,37 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from anyio import to_thread
 
 from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
 from eventbus.admin.jobs.chain import chain_of
 from eventbus.admin.jobs.revision import revision_of
 from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry, number_of, read_attempts, tell_timeline
+from eventbus.emit.route import Routes
+from eventbus.errors import UnknownJob
 from eventbus.model.message import decode_message
-from eventbus.model.names import EVENT_QUEUES
+from eventbus.model.names import EVENT_QUEUES, check_job_id, split_group
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.places import DOTS
+from eventbus.model.redaction.redacting import Names
 from eventbus.store.calls.error_text import plain
 from eventbus.store.calls.queries import JobLook
+from eventbus.store.store import Store
 
-__all__ = ["AttemptReport", "JobReport", "LogLine", "TimelineEntry", "report_of", "worker_of"]
+__all__ = [
+    "AttemptReport",
+    "JobReport",
+    "LogLine",
+    "TimelineEntry",
+    "look_at",
+    "read_job",
+    "report_of",
+    "worker_of",
+]
+
+_IN_LOOP = 64 * 1024
+"""A job with more bytes than this is searched for hidden values in a thread, so that the event loop goes on.
+"""
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +110,32 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] | None = None
     key: str = ""
     """Its idempotency key, as it was given."""
+
+
+async def look_at(store: Store, job_id: str, deadline: float) -> JobLook:
+    """Return the record of a job. Raises UnknownJob, also for text that is not a job id."""
+    look = await store.inspection.job(check_job_id(job_id), deadline=deadline)
+    if not look.fields or "removed" in look.fields:  # a removed one stays for its emitter alone
+        raise UnknownJob(job_id)
+    return look
+
+
+async def read_job(
+    store: Store,
+    routes: Routes,
+    job_id: str,
+    *,
+    reveal: bool = False,
+    names: Names | None = None,
+    deadline: float,
+) -> JobReport:
+    """Return the report of a job; see `Inspector.jobs.get`."""
+    look = await look_at(store, job_id, deadline)
+    name = split_group(look.fields.get("queue", ""))[0].removeprefix(EVENT_QUEUES)
+    hidden = HiddenValues(look.body, routes.known(name), job_id=job_id, names=names, reveals=reveal)
+    if len(look.body) + len(look.text) <= _IN_LOOP:
+        return report_of(job_id, look, hidden)
+    return await to_thread.run_sync(report_of, job_id, look, hidden)  # so that the loop goes on
 
 
 def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:

@@ -14,17 +14,12 @@ import msgspec
 from eventbus.admin.jobs.attempts import error_line
 from eventbus.admin.jobs.chain import FLOW_QUEUES, chain_of
 from eventbus.admin.queue_name import queue_of
-from eventbus.errors import DefinitionError
-from eventbus.lifecycle import Lifecycle
-from eventbus.model.durations import Duration
 from eventbus.model.event import Event
-from eventbus.model.names import EVENT_QUEUES, check_correlation_id, check_key, split_group
-from eventbus.settings.settings import Settings
+from eventbus.model.names import EVENT_QUEUES, split_group
 from eventbus.store.calls.queries import Cursor, JobLook
-from eventbus.store.keys import key_digest
 from eventbus.store.store import Store
 
-__all__ = ["FoundJob", "FoundJobs", "Lookups", "found_job"]
+__all__ = ["ChainSearch", "FoundJob", "FoundJobs", "find_by_key", "found_job", "list_searched"]
 
 _STATES = ("active", "waiting", "delayed", "parked", "waiting-children", "failed", "completed", "cancelled")
 _OF_FLOWS = "waiting-children"
@@ -59,45 +54,7 @@ class FoundJobs(msgspec.Struct, frozen=True, kw_only=True):
     is_whole: bool
 
 
-class Lookups:
-    """The method of the inspector that finds jobs."""
-
-    _life: Lifecycle
-    _settings: Settings
-
-    async def find(
-        self,
-        event_or_queue: Event[Any, Any] | str | None = None,
-        *,
-        idempotency_key: str | None = None,
-        correlation_id: str | None = None,
-        call_timeout: Duration | None = None,
-    ) -> FoundJobs:
-        """Find the jobs of an event with its groups, or of one queue, such as that of a workflow, by their
-        idempotency key or their correlation id.
-
-        By `idempotency_key` these are the jobs for which the key stands now, and the one that comes after it,
-        if any. By `correlation_id`, without an event: of all events and workflows. That looks at the jobs
-        themselves: running ones, then waiting, delayed and parked ones, then the newest of those that ended,
-        20,000 in all. Flows are among them, and those of sub-workflows while they are open; the jobs of their
-        steps are not.
-
-        Raises DefinitionError unless exactly one of both is given, and for a key without an event;
-        ProviderStopped and StoreError.
-        """
-        if (idempotency_key is None) == (correlation_id is None):
-            raise DefinitionError("expected either idempotency_key or correlation_id")
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("find jobs").store
-        if idempotency_key is not None and event_or_queue is None:
-            raise DefinitionError("expected the event of the key, because each event has keys of its own")
-        queues = await _list_queues(store, event_or_queue, deadline)
-        if idempotency_key is not None:
-            return await _find_by_key(store, queues, key_digest(check_key(idempotency_key)), deadline)
-        return await _Search(store, check_correlation_id(correlation_id), deadline).run(queues)
-
-
-async def _list_queues(store: Store, given: Event[Any, Any] | str | None, deadline: float) -> list[str]:
+async def list_searched(store: Store, given: Event[Any, Any] | str | None, deadline: float) -> list[str]:
     """Return the queue that is meant, with those of its groups; or those of all events and flows."""
     known = await store.inspection.roster.queues(deadline=deadline)
     if given is None:
@@ -115,7 +72,8 @@ def _is_of_flows(queue: str) -> bool:
     return queue.startswith(FLOW_QUEUES) and not queue.endswith(_STEPS[0]) and _STEPS[1] not in queue
 
 
-async def _find_by_key(store: Store, queues: list[str], digest: str, deadline: float) -> FoundJobs:
+async def find_by_key(store: Store, queues: list[str], digest: str, deadline: float) -> FoundJobs:
+    """Find the jobs for which a key stands, and the one that comes after it, if any."""
     found: list[FoundJob] = []
     seen = 0
     for queue in queues:
@@ -127,7 +85,7 @@ async def _find_by_key(store: Store, queues: list[str], digest: str, deadline: f
     return FoundJobs(jobs=found, seen=seen, is_whole=True)
 
 
-class _Search:
+class ChainSearch:
     """One search for a correlation id."""
 
     def __init__(self, store: Store, correlation_id: str, deadline: float) -> None:

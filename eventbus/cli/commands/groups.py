@@ -79,14 +79,14 @@ def _print(found: list[GroupReport]) -> None:
 
 
 async def _list(provider: EventProvider, event: str | None) -> list[GroupReport]:
-    found = await provider.inspector.groups(event)
+    found = await provider.inspector.queues.groups(event)
     if event is not None and not found:
         await check_known(provider, queue_of(event))
     return found
 
 
 async def _remove(provider: EventProvider, event: str, group: str, *, force: bool) -> int:
-    known = [report.name for report in await provider.inspector.groups(event)]
+    known = [report.name for report in await provider.inspector.queues.groups(event)]
     count = await provider.remove_group(event, group, force=force)
     if group not in known and not count:
         there = f"there is: {', '.join(known)}" if known else "it has none beside default"

@@ -34,7 +34,7 @@ def audit(
     """List the actions that were asked for on a dashboard, newest first."""
 
     async def ask(provider: EventProvider) -> AuditPage:
-        return await provider.inspector.audit(
+        return await provider.inspector.audit.list(
             actor=actor, action=action, target=target, outcome=outcome, limit=limit
         )
 

@@ -34,7 +34,7 @@ def failures(
     queue = None if name is None else queue_of(name)
 
     async def ask(provider: EventProvider) -> list[FailureGroup]:
-        found = await provider.inspector.failures(queue)
+        found = await provider.inspector.queues.failures(queue)
         if queue is not None and not found:
             await check_known(provider, queue, with_groups=True)
         return found

@@ -59,7 +59,7 @@ def find(
         return
 
     async def ask(provider: EventProvider) -> FoundJobs:
-        found = await provider.inspector.find(queue, idempotency_key=key, correlation_id=correlation_id)
+        found = await provider.inspector.jobs.find(queue, idempotency_key=key, correlation_id=correlation_id)
         if queue is not None and not found.jobs:
             await check_known(provider, queue, with_groups=True)
         return found
@@ -85,7 +85,7 @@ def _find_by_field(
         raise CommandError("--field needs the NAME of an event, and neither --key nor --correlation-id")
 
     async def ask(provider: EventProvider) -> FieldMatches:
-        found = await provider.inspector.find_by_field(queue, field, state=state, cursor=cursor)
+        found = await provider.inspector.jobs.find_by_field(queue, field, state=state, cursor=cursor)
         if not found.jobs:
             await check_known(provider, queue, with_groups=True)
         return found

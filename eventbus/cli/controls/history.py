@@ -50,7 +50,9 @@ def history(
     """Show how many of its jobs ended how, how long they waited and ran, and how many wait."""
 
     async def ask(provider: EventProvider) -> list[Minute]:
-        found = await provider.inspector.history(name, group, last=last, step=cast("Step | None", step))
+        found = await provider.inspector.queues.history(
+            name, group, last=last, step=cast("Step | None", step)
+        )
         if not any(each.waiting or each.runs.count or any(read(each) for _, read in _ROWS) for each in found):
             await check_known(provider, queue_of(name, group))
         return found

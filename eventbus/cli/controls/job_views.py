@@ -7,8 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from eventbus.admin.inspector import FailureReport, JobReport, JobSummary, TimelineEntry
+from eventbus.admin.jobs.attempts import FailureReport
+from eventbus.admin.jobs.job_report import JobReport
+from eventbus.admin.jobs.jobs import JobSummary
 from eventbus.admin.jobs.reasons import StateReason
+from eventbus.admin.jobs.timeline import TimelineEntry
 from eventbus.cli.output import say
 from eventbus.cli.texts import json_text, printable, visible
 from eventbus.cli.times import in_local_time

@@ -13,7 +13,8 @@ from typing import Annotated, cast, get_args
 import msgspec
 import typer
 
-from eventbus.admin.inspector import JobList, JobReport
+from eventbus.admin.jobs.job_report import JobReport
+from eventbus.admin.jobs.jobs import JobList
 from eventbus.admin.jobs.reasons import StateReason
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.job_views import print_counts, print_jobs, print_report
@@ -51,7 +52,7 @@ def count(
     show = write_json if as_json else print_counts
 
     async def ask(provider: EventProvider) -> dict[str, int]:
-        counts = await provider.inspector.counts(queue)
+        counts = await provider.inspector.queues.count(queue)
         if not any(counts.values()):
             await check_known(provider, queue)
         return counts
@@ -89,7 +90,9 @@ def list_jobs(
     queue, chosen = queue_of(name, group), cast("list[JobState]", given)
 
     async def ask(provider: EventProvider) -> JobList:
-        found = await provider.inspector.jobs(queue, state=chosen, limit=limit, cursor=cursor, since=since)
+        found = await provider.inspector.jobs.list(
+            queue, state=chosen, limit=limit, cursor=cursor, since=since
+        )
         if not found.jobs:
             await check_known(provider, queue)
         return found
@@ -117,7 +120,8 @@ def show(
     """Show one job: where it is, its times, its payload and result, and what failed."""
 
     async def ask(provider: EventProvider) -> tuple[JobReport, StateReason]:
-        return await provider.inspector.job(job_id, reveal=reveal), await provider.inspector.why(job_id)
+        jobs = provider.inspector.jobs
+        return await jobs.get(job_id, reveal=reveal), await jobs.why(job_id)
 
     report, reason = ask_server(url, ask, reads_only=True)
     if as_json:
@@ -133,10 +137,10 @@ def why(job_id: _Job, *, as_json: _Json = False, url: UrlOption = None) -> None:
     """
 
     async def ask(provider: EventProvider) -> tuple[StateReason, str]:
-        reason = await provider.inspector.why(job_id)
+        reason = await provider.inspector.jobs.why(job_id)
         if as_json or reason.kind not in ("ended", "retry"):
             return reason, ""
-        job = await provider.inspector.job(job_id)
+        job = await provider.inspector.jobs.get(job_id)
         return reason, job.error or (job.errors[-1] if reason.kind == "retry" and job.errors else "")
 
     reason, error = ask_server(url, ask, reads_only=True)
@@ -159,7 +163,7 @@ def cancel(
     change_job(
         url,
         job_id,
-        lambda provider: provider.inspector.cancel(job_id, reason),
+        lambda provider: provider.inspector.jobs.cancel(job_id, reason),
         done="is cancelled, or is being stopped",
         refused="there is nothing to cancel",
     )
@@ -171,7 +175,7 @@ def promote(job_id: _Job, *, url: UrlOption = None) -> None:
     change_job(
         url,
         job_id,
-        lambda provider: provider.inspector.promote(job_id),
+        lambda provider: provider.inspector.jobs.promote(job_id),
         done="is due now",
         refused="only a delayed job is promoted",
     )
@@ -188,7 +192,7 @@ def delay(
     change_job(
         url,
         job_id,
-        lambda provider: provider.inspector.delay(job_id, time),
+        lambda provider: provider.inspector.jobs.delay(job_id, time),
         done=f"is due in {time}",
         refused="only a job that waits or is delayed can be put off",
     )
@@ -205,7 +209,7 @@ def prioritize(
     change_job(
         url,
         job_id,
-        lambda provider: provider.inspector.prioritize(job_id, priority),
+        lambda provider: provider.inspector.jobs.prioritize(job_id, priority),
         done=f"has priority {priority}",
         refused="only a job that waits or is delayed has a place to change",
     )
@@ -225,7 +229,7 @@ def edit(
     data stay.
     """
     given = read_json(payload)
-    edited = ask_server(url, lambda provider: provider.inspector.edit(job_id, given, revision=revision))
+    edited = ask_server(url, lambda provider: provider.inspector.jobs.edit(job_id, given, revision=revision))
     if edited.differences:
         said = f"job {job_id} was changed meanwhile: {', '.join(edited.differences)}; nothing was edited"
         raise CommandError(f"{said}; look at it again", exit_code=1)
@@ -261,7 +265,7 @@ def change_job(
     async def ask(provider: EventProvider) -> str:
         if await change(provider):
             return ""
-        return (await provider.inspector.job(job_id)).state
+        return (await provider.inspector.jobs.get(job_id)).state
 
     state = ask_server(url, ask)
     if state:

@@ -42,7 +42,7 @@ async def doubt_event(provider: EventProvider, event: str) -> str:
     Asked before it is emitted.
     """
     with suppress(StoreError):
-        names = {split_group(name)[0] for name in await provider.inspector.queue_names()}
+        names = {split_group(name)[0] for name in await provider.inspector.queues.names()}
         if f"{EVENT_QUEUES}{event}" not in names:
             known = (name.removeprefix(EVENT_QUEUES) for name in names if name.startswith(EVENT_QUEUES))
             return (
@@ -54,7 +54,7 @@ async def doubt_event(provider: EventProvider, event: str) -> str:
 
 async def _find_unknown(provider: EventProvider, queue: str, *, with_groups: bool) -> str:
     """Return that the server does not know the queue; empty if it does."""
-    names = await provider.inspector.queue_names()
+    names = await provider.inspector.queues.names()
     if queue in names or (with_groups and any(split_group(name)[0] == queue for name in names)):
         return ""
     # People write, and mistype, the name without the prefix of all events.

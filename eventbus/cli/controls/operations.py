@@ -46,7 +46,7 @@ def list_operations(
     """List the newest operations; they are kept for 7 days."""
 
     async def ask(provider: EventProvider) -> list[OperationReport]:
-        return await provider.inspector.operations(limit=limit)
+        return await provider.inspector.operations.list(limit=limit)
 
     look(url, ask, write_lines if as_json else _print_all, watch=watch)
 
@@ -62,7 +62,7 @@ def show(
     """Show how far one operation is."""
 
     async def ask(provider: EventProvider) -> OperationReport:
-        return await provider.inspector.operation(operation)
+        return await provider.inspector.operations.get(operation)
 
     look(url, ask, write_json if as_json else _print, watch=watch)
 
@@ -77,9 +77,9 @@ def stop(
     """Let an operation do no more than the 100 jobs that are under way. What is done stays done."""
 
     async def ask(provider: EventProvider) -> str:
-        if await provider.inspector.stop_operation(operation, by):
+        if await provider.inspector.operations.stop(operation, by):
             return ""
-        return (await provider.inspector.operation(operation)).state
+        return (await provider.inspector.operations.get(operation)).state
 
     state = ask_server(url, ask)
     if state:

@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eventbus.admin.queues import QueueReport, WorkerReport
+from eventbus.admin.queues import QueueReport
+from eventbus.admin.workers import WorkerReport
 from eventbus.cli.controls.limit_views import show_limit
 from eventbus.cli.toolkit import moment, printable, span
 

@@ -69,7 +69,7 @@ def list_all(
     """
 
     async def ask(provider: EventProvider) -> list[QueueReport]:
-        found = await provider.inspector.queues(name)
+        found = await provider.inspector.queues.list(name)
         if name is not None and not any(_has_anything(each) for each in found):
             await check_known(provider, queue_of(name))
         return found
@@ -147,7 +147,7 @@ def limit(
     limit = None if remove else Limit(at_once=at_once, rate=rate or (), each=each, each_rate=each_rate or ())
 
     async def order(provider: EventProvider) -> tuple[str, str]:
-        (before,) = await provider.inspector.controls(queue_of(name, group))
+        (before,) = await provider.inspector.queues.controls(queue_of(name, group))
         await provider.set_limit(name, limit, group=group)
         return (
             ("", "")
@@ -180,17 +180,17 @@ def _gone(before: QueueControls, now: Limit) -> str:
 async def _doubt(provider: EventProvider, name: str, group: str | None, *, limits: bool = False) -> str:
     """Return why an order may be of no use: nobody serves that queue, and nothing waits there."""
     queue = queue_of(name, group)
-    (found,) = await provider.inspector.controls(queue)
+    (found,) = await provider.inspector.queues.controls(queue)
     if found.workers or found.waiting:
         return ""
     home, _, step = queue.partition("/")
-    if step and (await provider.inspector.controls(home))[0].workers:
+    if step and (await provider.inspector.queues.controls(home))[0].workers:
         # Who serves a workflow asks for pauses of its steps; a limit needs a queue that is served.
         return f"step {step} is defined without a limit, so this one bounds nothing" if limits else ""
     doubt = f"no worker serves {queue} of {redact(provider.settings.url)} now, and no job waits there"
     if group is None and not name.startswith("workflow."):
         flows = f"workflow.{name}"
-        if (await provider.inspector.controls(flows))[0].workers:
+        if (await provider.inspector.queues.controls(flows))[0].workers:
             return f"{doubt}; the workflow of this name is the queue {flows}"
     return f"{doubt}; is the name right, and the server?"
 
@@ -230,7 +230,7 @@ def _user() -> str:
 
 
 async def _list(provider: EventProvider) -> list[QueueControls]:
-    return await provider.inspector.controls()
+    return await provider.inspector.queues.controls()
 
 
 def _print_queues(found: list[QueueReport]) -> None:

@@ -44,7 +44,7 @@ def retry(
     change_job(
         url,
         job_id,
-        lambda provider: provider.inspector.retry(job_id, rerun=rerun),
+        lambda provider: provider.inspector.jobs.retry(job_id, rerun=rerun),
         done="waits for its turn again",
         refused="only one that failed or was cancelled is retried, and with --rerun one that completed",
     )
@@ -55,7 +55,7 @@ def remove(job_id: _Job, *, url: UrlOption = None) -> None:
     change_job(
         url,
         job_id,
-        lambda provider: provider.inspector.remove(job_id),
+        lambda provider: provider.inspector.jobs.remove(job_id),
         done="is removed",
         refused="cancel it first: eventbus jobs cancel",
     )
@@ -76,15 +76,14 @@ def retry_all(
     queue, chosen = queue_of(name, group), cast("RetriedState", state)
 
     async def count(provider: EventProvider) -> int:
-        found = await provider.inspector.retry_all(queue, chosen, error, dry_run=True)
+        found = await provider.inspector.queues.retry_all(queue, chosen, error, dry_run=True)
         return found or await _none_of(provider, queue)
 
     async def act(provider: EventProvider) -> str:
         if background:
-            return _begun(await provider.inspector.begin_operation("retry", queue, chosen, error=error))
-        return (
-            f"{_jobs(await provider.inspector.retry_all(queue, chosen, error), state)} of {queue} wait again"
-        )
+            return _begun(await provider.inspector.operations.begin("retry", queue, chosen, error=error))
+        retried = await provider.inspector.queues.retry_all(queue, chosen, error)
+        return f"{_jobs(retried, state)} of {queue} wait again"
 
     found = ask_server(url, count, reads_only=True)
     if dry_run or not found:
@@ -114,16 +113,18 @@ def purge(
     queue, chosen = queue_of(name, group), cast("PurgedState", state)
 
     async def count(provider: EventProvider) -> int:
-        found = await provider.inspector.purge(queue, chosen, error, older_than=older_than, dry_run=True)
+        found = await provider.inspector.queues.purge(
+            queue, chosen, error, older_than=older_than, dry_run=True
+        )
         return found or await _none_of(provider, queue)
 
     async def act(provider: EventProvider) -> str:
         asked = provider.inspector
         if background:
             return _begun(
-                await asked.begin_operation("remove", queue, chosen, error=error, older_than=older_than)
+                await asked.operations.begin("remove", queue, chosen, error=error, older_than=older_than)
             )
-        removed = await asked.purge(queue, chosen, error, older_than=older_than)
+        removed = await asked.queues.purge(queue, chosen, error, older_than=older_than)
         return f"{_jobs(removed, state)} of {queue} removed"
 
     found = ask_server(url, count, reads_only=True)

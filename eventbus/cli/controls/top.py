@@ -12,7 +12,8 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from eventbus.admin.queues import QueueReport, WorkerReport
+from eventbus.admin.queues import QueueReport
+from eventbus.admin.workers import WorkerReport
 from eventbus.cli.controls.overview_views import tabulate_queues, tabulate_workers
 from eventbus.cli.controls.watching import look
 from eventbus.cli.output import write_json
@@ -46,7 +47,9 @@ def top(
 
     async def ask(provider: EventProvider) -> _Glance:
         inspector = provider.inspector
-        return _Glance(round(clock.now() * 1000), await inspector.queues(), await inspector.workers())
+        return _Glance(
+            round(clock.now() * 1000), await inspector.queues.list(), await inspector.workers.list()
+        )
 
     look(url, ask, write_json if as_json else _print, watch=not once)
 

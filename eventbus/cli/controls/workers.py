@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from eventbus.admin.queues import WorkerReport
+from eventbus.admin.workers import WorkerReport
 from eventbus.cli.controls.overview_views import tabulate_workers
 from eventbus.cli.controls.watching import WatchOption, look
 from eventbus.cli.output import write_lines
@@ -31,7 +31,7 @@ def workers(
     """List the workers: host, process, version, load, event loop's lag, when they were heard, queues."""
 
     async def ask(provider: EventProvider) -> list[WorkerReport]:
-        return await provider.inspector.workers()
+        return await provider.inspector.workers.list()
 
     look(url, ask, write_lines if as_json else _print, watch=watch)
 

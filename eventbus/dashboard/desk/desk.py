@@ -79,15 +79,15 @@ class Desk:
         self.queues: Snapshot[QueueList] = share_queues(provider)
         """The list of queues, which all viewers share."""
         self.failures: Snapshot[list[FailureGroup]] = Snapshot(
-            partial(provider.inspector.failures, call_timeout=timeouts.SHARED_READ), _KEPT_SECONDS
+            partial(provider.inspector.queues.failures, call_timeout=timeouts.SHARED_READ), _KEPT_SECONDS
         )
         """The failed jobs by their error, which all viewers share: to read them is work for the server."""
         self.versions: Snapshot[Sequence[Any]] = Snapshot(self._read_versions, _KEPT_SECONDS)
         """The versions of workflows, which all viewers share: to count open flows is work for the server."""
         self.server: Snapshot[ServerReport] = Snapshot(
-            partial(provider.inspector.server, call_timeout=timeouts.READ)
+            partial(provider.inspector.server.report, call_timeout=timeouts.READ)
         )
-        self.checks: Snapshot[list[Finding]] = Snapshot(provider.inspector.check_server, _CHECKED_SECONDS)
+        self.checks: Snapshot[list[Finding]] = Snapshot(provider.inspector.server.check, _CHECKED_SECONDS)
         """The server itself, and what its checks find, which all viewers share."""
         self._hooks = hooks
         self._working: asyncio.Task[None] | None = None

@@ -52,12 +52,12 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
             raise Problem(
                 422, "expected If-Match with the revision of the job, so that no edit of others is lost"
             )
-        whole = await inspector.job(report.id, reveal=True, call_timeout=timeouts.READ)
+        whole = await inspector.jobs.get(report.id, reveal=True, call_timeout=timeouts.READ)
         shown = await shown_payload(desk, caller, report.id, target)
         payload = put_back(order.payload, shown, whole.payload)
         seen = whole.revision if revision == "*" else revision  # that of the values which are put back
         try:
-            done = await inspector.edit(
+            done = await inspector.jobs.edit(
                 report.id,
                 payload,
                 revision=seen,
@@ -87,7 +87,7 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
 async def shown_payload(desk: Desk, caller: Caller, job_id: str, target: Target) -> Any:
     """Return the payload of a job as the caller sees it."""
     redaction = desk.redaction(caller, target)
-    report = await desk.provider.inspector.job(job_id, names=redaction.names, call_timeout=timeouts.READ)
+    report = await desk.provider.inspector.jobs.get(job_id, names=redaction.names, call_timeout=timeouts.READ)
     return redaction.value(report.payload, "payload") if redaction.hides_all else report.payload
 
 

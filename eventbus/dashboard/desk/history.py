@@ -54,7 +54,7 @@ class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
 async def read_history(desk: Desk, caller: Caller, path: dict[str, str], query: HistoryQuery) -> HistoryView:
     """Return the history of a queue."""
     queue = find_queue(desk, caller, path["queue"])
-    found = await desk.provider.inspector.history(queue, last=query.last, call_timeout=timeouts.READ)
+    found = await desk.provider.inspector.queues.history(queue, last=query.last, call_timeout=timeouts.READ)
     waits = Histogram.total(each.waits for each in found)
     runs = Histogram.total(each.runs for each in found)
     return HistoryView(

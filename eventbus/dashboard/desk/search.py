@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import msgspec
 
-from eventbus.admin.inspector import JobState
 from eventbus.admin.jobs.lookups import FoundJob
 from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
@@ -23,6 +22,7 @@ from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
 from eventbus.errors import UnknownJob
 from eventbus.model.names import EVENT_QUEUES
+from eventbus.model.states import JobState
 
 __all__ = ["Found", "SearchQuery", "search"]
 
@@ -109,7 +109,7 @@ async def _by_key(desk: Desk, caller: Caller, key: str, queue: str) -> Found:
     found: list[FoundJob] = []
     seen = 0
     for event in events[:_KEY_EVENTS]:
-        here = await desk.provider.inspector.find(event, idempotency_key=key, call_timeout=timeouts.READ)
+        here = await desk.provider.inspector.jobs.find(event, idempotency_key=key, call_timeout=timeouts.READ)
         found, seen = found + here.jobs, seen + here.seen
     left = len(events) - _KEY_EVENTS
     note = f"{left} events were not looked at; name the queue" if left > 0 else ""
@@ -118,7 +118,7 @@ async def _by_key(desk: Desk, caller: Caller, key: str, queue: str) -> Found:
 
 async def _by_correlation(desk: Desk, caller: Caller, chain: str, queue: str) -> Found:
     given = find_queue(desk, caller, queue) if queue else None
-    here = await desk.provider.inspector.find(given, correlation_id=chain, call_timeout=timeouts.SEARCH)
+    here = await desk.provider.inspector.jobs.find(given, correlation_id=chain, call_timeout=timeouts.SEARCH)
     note = "" if here.is_whole else f"{here.seen} jobs were looked at, and there are more; name the queue"
     return Found(jobs=_cleaned(desk, caller, here.jobs), seen=here.seen, note=note)
 
@@ -135,7 +135,7 @@ async def _by_field(desk: Desk, caller: Caller, wanted: str, query: SearchQuery)
     redaction = desk.redaction(caller, target)
     if redaction.hides_all:
         raise Problem(403, "every value is hidden, so no job is found by one")
-    here = await desk.provider.inspector.find_by_field(
+    here = await desk.provider.inspector.jobs.find_by_field(
         queue,
         wanted,
         state=query.state,

@@ -71,7 +71,7 @@ class AuditTrail:
     async def _keep(self, told: dict[str, str]) -> str:
         fields = {name: value for name, value in {**self._fields, **told}.items() if value}
         try:
-            return await self._provider.inspector.note_audit(
+            return await self._provider.inspector.audit.note(
                 fields, replaced=self._begun, call_timeout=timeouts.READ
             )
         except EventBusError as error:

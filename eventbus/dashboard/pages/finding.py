@@ -9,7 +9,6 @@ from typing import get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
-from eventbus.admin.inspector import JobState
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.jobs import find_job
 from eventbus.dashboard.desk.queues import queue_target
@@ -20,6 +19,7 @@ from eventbus.dashboard.pages.rendering import Renderer
 from eventbus.dashboard.problem import Problem, problem_of
 from eventbus.dashboard.reading import read_query
 from eventbus.errors import EventBusError, StoreError
+from eventbus.model.states import JobState
 
 __all__ = ["FindingPage"]
 

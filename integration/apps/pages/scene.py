@@ -140,7 +140,7 @@ async def _emit(provider: EventProvider) -> list[str]:
     done += provider.emit_many("stock.counted", [f"shelf {n % 3}" for n in range(9)], reply=False)
     await asyncio.gather(*(each.enqueued() for each in done))
     await asyncio.gather(*done[:60], return_exceptions=True)
-    while (await provider.inspector.counts("stock.counted", states=["failed"]))["failed"] < 9:
+    while (await provider.inspector.queues.count("stock.counted", states=["failed"]))["failed"] < 9:
         pass
     await provider.pause("refund.asked", reason="the bank is away until 14:00", by="ann")
     waiting = provider.emit_many("refund.asked", range(7), reply=False)
@@ -164,10 +164,10 @@ async def _operate(provider: EventProvider) -> str:
     """Do a bulk operation, and stop another one; return the first one."""
     inspector = provider.inspector
     reason = "the customers wait for them"
-    begun = await inspector.begin_operation("promote", "mail.sent", by="ann", reason=reason)
-    await inspector.run_operations()
-    stopped = await inspector.begin_operation("cancel", "mail.sent", "waiting", by="bob")
-    await inspector.stop_operation(stopped.id, "ann")
+    begun = await inspector.operations.begin("promote", "mail.sent", by="ann", reason=reason)
+    await inspector.operations.run()
+    stopped = await inspector.operations.begin("cancel", "mail.sent", "waiting", by="bob")
+    await inspector.operations.stop(stopped.id, "ann")
     return begun.id
 
 
@@ -192,7 +192,7 @@ async def play(provider: EventProvider, flows: WorkflowProvider, delivery: Any) 
         await _plan(provider)
         operation = await _operate(provider)
         undone, packing, review = await _flow(flows, delivery)
-        failed = (await provider.inspector.jobs(placed, state="failed", limit=1)).jobs[0].id
+        failed = (await provider.inspector.jobs.list(placed, state="failed", limit=1)).jobs[0].id
         yield Scene(
             {
                 "queues": "/",

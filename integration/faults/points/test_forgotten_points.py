@@ -61,7 +61,7 @@ async def test_what_the_workers_declare_is_there_again(
         await until("all is declared again", lambda: _schedules(now) == _DECLARED, story=other.story)
         before = len(journal.runs())
         await until("the schedules go on", lambda: len(journal.runs()) >= before + 20, story=other.story)
-        assert [each.name for each in await provider.inspector.queues()] == ["event.tick"]
+        assert [each.name for each in await provider.inspector.queues.list()] == ["event.tick"]
         for schedule in _DECLARED:
             await provider.schedules.get(schedule).pause("the test ends")
     runs = journal.runs()

@@ -20,9 +20,7 @@ SHELF = "workflow.{}.steps/charge"
 
 async def _wait_held(flows: WorkflowProvider, workflow: str) -> None:
     async with asyncio.timeout(240):
-        while (  # noqa: ASYNC110
-            (await flows.provider.inspector.controls(SHELF.format(workflow)))[0].waiting != 1
-        ):
+        while (await flows.provider.inspector.queues.controls(SHELF.format(workflow)))[0].waiting != 1:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 

@@ -226,7 +226,9 @@ async def test_a_cancel_that_is_sent_again_does_not_end_the_next_run(
             job_id = await begin(provider, hold, shape)
             await until("it runs", lambda: hold.began == 1)
             proxy.strike("cancel", "after", in_loop(hear_and_retry))
-            assert await far.inspector.cancel(job_id, "enough"), "the repeat is answered as its first try was"
+            assert await far.inspector.jobs.cancel(job_id, "enough"), (
+                "the repeat is answered as its first try was"
+            )
             assert proxy.cuts["cancel"] == 1
             hold.gate.set()
             await until("the next run completes", lambda: has_completed(server, job_id))
@@ -258,7 +260,7 @@ async def hear(provider: EventProvider, job_id: str) -> None:
 
 
 async def cancel_and_hear(provider: EventProvider, hold: Hold, job_id: str) -> None:
-    assert await provider.inspector.cancel(job_id, "enough")
+    assert await provider.inspector.jobs.cancel(job_id, "enough")
     await hear(provider, job_id)
 
 
@@ -266,4 +268,4 @@ async def retry(provider: EventProvider, hold: Hold, job_id: str) -> None:
     if "~" in job_id:
         await hold.flows.retry(job_id)
     else:
-        assert await provider.inspector.retry(job_id)
+        assert await provider.inspector.jobs.retry(job_id)

@@ -69,7 +69,7 @@ async def _fill(provider: EventProvider) -> list[str]:
 
 async def _waiting(url: str) -> list[str]:
     async with EventProvider(url) as provider:
-        page = await provider.inspector.jobs("work", state="waiting", limit=1000)
+        page = await provider.inspector.jobs.list("work", state="waiting", limit=1000)
         return [job.id for job in page.jobs]
 
 

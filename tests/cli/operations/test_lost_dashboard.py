@@ -40,11 +40,11 @@ def test_check_18_a_worker_goes_on_with_what_a_killed_dashboard_began(
                 browser.post(
                     "/api/v1/queues/order/operations", json=order, headers=headers
                 ).raise_for_status()
-            while not (await asked.operation("lost")).done > 0:
+            while not (await asked.operations.get("lost")).done > 0:
                 pass
             dashboard.send(signal.SIGKILL)
             dashboard.wait()
-            left = await asked.operation("lost")
+            left = await asked.operations.get("lost")
             assert (left.state, left.done < _COUNT) == ("running", True)
 
     async def go_on() -> None:
@@ -54,10 +54,10 @@ def test_check_18_a_worker_goes_on_with_what_a_killed_dashboard_began(
         async def other(_: int) -> None: ...
 
         async with provider, provider.worker():
-            while (found := await provider.inspector.operation("lost")).state == "running":
+            while (found := await provider.inspector.operations.get("lost")).state == "running":
                 pass
             assert (found.state, found.done, found.failed, found.total) == ("completed", _COUNT, 0, _COUNT)
-            assert await provider.inspector.counts("order", states=["waiting", "delayed"]) == {
+            assert await provider.inspector.queues.count("order", states=["waiting", "delayed"]) == {
                 "waiting": _COUNT,
                 "delayed": 0,
             }

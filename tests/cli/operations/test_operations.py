@@ -42,7 +42,7 @@ def test_a_purge_in_the_background_is_shown_and_done_by_who_works(
     assert "what        remove delayed jobs of event.order" in shown
     assert "state       running" in shown
     assert "of          3" in shown
-    _ask(make_provider, lambda provider: provider.inspector.run_operations())
+    _ask(make_provider, lambda provider: provider.inspector.operations.run())
     (row,) = [json.loads(line) for line in invoke("operations", "list", "--json").stdout.splitlines()]
     assert (row["id"], row["state"], row["done"]) == (operation, "completed", 3)
     cells = invoke("operations", "list").stdout.splitlines()[1].split()
@@ -64,7 +64,7 @@ def test_an_operation_is_stopped_before_anybody_works_at_it(
         f"operation {operation} does no more\n"
     )
     assert "stopped by  ann" in invoke("operations", "show", operation).stdout
-    _ask(make_provider, lambda provider: provider.inspector.run_operations())
+    _ask(make_provider, lambda provider: provider.inspector.operations.run())
     assert "delayed" in invoke("jobs", "count", "order").stdout
     counts = json.loads(invoke("jobs", "count", "order", "--json").stdout)
     assert counts["delayed"] == 2
@@ -73,7 +73,7 @@ def test_an_operation_is_stopped_before_anybody_works_at_it(
 def test_the_audit_is_listed(make_provider: MakeProvider, invoke: Invoke) -> None:
     assert invoke("audit").stdout == "nobody did anything of this kind on a dashboard\n"
     fields = {"actor": "ann", "action": "job.retry", "target": "j1", "outcome": "refused", "detail": "no"}
-    _ask(make_provider, lambda provider: provider.inspector.note_audit({**fields, "reason": "\x1b[31mred"}))
+    _ask(make_provider, lambda provider: provider.inspector.audit.note({**fields, "reason": "\x1b[31mred"}))
     shown = invoke("audit", "--actor", "ann").stdout
     assert "ann    job.retry  j1      refused: no" in shown
     assert "\x1b" not in shown

@@ -12,7 +12,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from eventbus.admin.queues import QueueReport, WorkerReport
+from eventbus.admin.queues import QueueReport
+from eventbus.admin.workers import WorkerReport
 from eventbus.cli.controls.overview_views import tabulate_queues, tabulate_workers
 from eventbus.cli.screen import Screen
 

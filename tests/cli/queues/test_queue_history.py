@@ -113,6 +113,6 @@ async def test_a_killed_worker_loses_only_what_it_had_not_told_and_the_next_one_
             assert await asyncio.gather(*provider.emit_many("double", [1] * 20)) == [2] * 20
             program.send(ends)
             program.wait()
-            counted = sum(each.completed for each in await provider.inspector.history("double"))
+            counted = sum(each.completed for each in await provider.inspector.queues.history("double"))
             assert least <= counted <= least + 20
-        assert await provider.inspector.counts("double", states=["completed"]) == {"completed": 40}
+        assert await provider.inspector.queues.count("double", states=["completed"]) == {"completed": 40}

@@ -39,7 +39,7 @@ def _empty_queue(make_provider: MakeProvider) -> None:
         async with make_provider() as provider:
             emission = provider.emit("order.placed", 1, delay="1 hour", reply=False)
             await emission.enqueued()
-            assert await provider.inspector.remove(emission.job_id)
+            assert await provider.inspector.jobs.remove(emission.job_id)
 
     asyncio.run(make())
 

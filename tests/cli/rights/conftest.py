@@ -73,8 +73,8 @@ class Planting:
                 await self._run_flows()
             await self._leave_jobs()
             await provider.schedules.add("tick", id="nightly", cron="0 3 * * *")
-            self.ids["operation"] = (await provider.inspector.begin_operation("retry", "order", "failed")).id
-            await provider.inspector.note_audit({"actor": "ann", "action": "job.retry", "outcome": "changed"})
+            self.ids["operation"] = (await provider.inspector.operations.begin("retry", "order", "failed")).id
+            await provider.inspector.audit.note({"actor": "ann", "action": "job.retry", "outcome": "changed"})
 
     async def _order(self, payload: Any) -> str:
         if payload == "bad":
@@ -105,7 +105,7 @@ class Planting:
             return any(each.state == "waiting" for each in (await sleeping.report()).steps.values())
 
         async def waits() -> bool:
-            return (await inspector.job(asking.id)).state == "waiting-children"
+            return (await inspector.jobs.get(asking.id)).state == "waiting-children"
 
         await _until(is_asleep)
         await _until(waits)

@@ -53,7 +53,7 @@ async def test_what_a_schedule_emits_has_the_limit_key_of_its_payload(
         await schedule.trigger()
         others = [provider.emit(event, Order("b", 2)), provider.emit(event, Order("a", 3))]
         await until(lambda: done == [1, 2], "these jobs have begun")
-        (queue,) = await provider.inspector.controls()
+        (queue,) = await provider.inspector.queues.controls()
         assert (queue.running, queue.waiting) == (2, 2)
         gate.set()
         assert [await each for each in (first, *others)] == [1, 2, 3]
@@ -84,7 +84,7 @@ async def test_a_payload_that_is_replaced_has_its_own_limit_key(
         await until(lambda: done == [1], "these jobs have begun")
         second = provider.emit(event, Order("a", 2))
         await provider.flush()
-        assert await provider.inspector.replace_payload(event, second.job_id, Order("b", 3))
+        assert await provider.inspector.jobs.replace_payload(event, second.job_id, Order("b", 3))
         await until(lambda: done == [1, 3], "these jobs have begun")
         gate.set()
         assert [await first, await second] == [1, 3]
@@ -126,7 +126,7 @@ async def test_an_event_that_has_by_alone_has_turns_and_no_limit(
         jobs += [provider.emit(event, Order("b", n)) for n in range(2)]
         await provider.flush()
         await provider.resume(event)
-        assert await provider.inspector.controls() == []
+        assert await provider.inspector.queues.controls() == []
         assert [await each for each in jobs] == [*range(40), 0, 1]
         assert "b" in done[:12]
         with pytest.raises(

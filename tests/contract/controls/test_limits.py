@@ -52,7 +52,7 @@ async def test_the_fleet_runs_no_more_at_once_than_the_event_says(
         await stack.enter_async_context(provider.worker())
     answers = [await each for each in first.emit_many(event, range(200))]
     assert (answers, meter.most) == (list(range(200)), 4)
-    (found,) = await first.inspector.controls()
+    (found,) = await first.inspector.queues.controls()
     assert (found.queue, found.limit, found.is_set) == ("event.placed", Limit(at_once=4), False)
 
 
@@ -69,10 +69,10 @@ async def test_a_limit_is_changed_while_the_fleet_runs(
     await first.set_limit("placed", Limit(at_once=7))
     assert len([await each for each in first.emit_many("placed", range(100))]) == 100
     assert 2 < meter.most <= 7
-    (found,) = await first.inspector.controls()
+    (found,) = await first.inspector.queues.controls()
     assert (found.limit, found.is_set, found.waiting) == (Limit(at_once=7), True, 0)
     await first.set_limit("placed", None)
-    assert await first.inspector.controls() == []
+    assert await first.inspector.queues.controls() == []
 
 
 async def test_a_rate_holds_jobs_back_and_lets_them_go_without_polling(
@@ -85,7 +85,7 @@ async def test_a_rate_holds_jobs_back_and_lets_them_go_without_polling(
         await provider.set_limit("placed", Limit(rate="5/0.3s"))
         emissions = provider.emit_many("placed", range(15))
         await until(lambda: meter.done == 5, "the first ones")
-        assert (await provider.inspector.counts("placed"))["waiting"] == 10
+        assert (await provider.inspector.queues.count("placed"))["waiting"] == 10
         assert [await each for each in emissions] == list(range(15))
 
 

@@ -29,7 +29,7 @@ async def test_a_paused_group_waits_while_the_others_go_on(make_provider: MakePr
     async with provider.worker():
         await provider.pause("placed", group="billing", reason="the bank is down")
         assert [await each for each in provider.emit_many("placed", range(3))] == [0, 1, 2]
-        (found,) = await provider.inspector.controls()
+        (found,) = await provider.inspector.queues.controls()
         assert found.is_paused
         assert found == QueueControls(
             queue="event.placed@billing",
@@ -42,8 +42,8 @@ async def test_a_paused_group_waits_while_the_others_go_on(make_provider: MakePr
         assert billed == []
         await provider.resume("placed", group="billing")
         await until(lambda: billed == [0, 1, 2], "the group goes on")
-        assert await provider.inspector.controls() == []
-        (again,) = await provider.inspector.controls("placed@billing")
+        assert await provider.inspector.queues.controls() == []
+        (again,) = await provider.inspector.queues.controls("placed@billing")
         assert not again.is_paused
 
 
@@ -59,7 +59,7 @@ async def test_a_pause_outlives_the_providers_that_saw_it(make_provider: MakePro
         await first.emit("placed", 1, reply=False)
     async with second.worker(), make_provider() as third:
         await third.emit("placed", 2, reply=False)
-        assert (await third.inspector.counts("placed"))["waiting"] == 2
+        assert (await third.inspector.queues.count("placed"))["waiting"] == 2
         await third.resume("placed")
         await until(lambda: ran == [1, 2], "both run")
 
@@ -76,7 +76,7 @@ async def test_a_thread_pauses_and_resumes(make_provider: MakeProvider) -> None:
 
     async with provider:
         assert await asyncio.to_thread(work) == [True]
-        assert await provider.inspector.controls() == []
+        assert await provider.inspector.queues.controls() == []
 
 
 @pytest.mark.parametrize("given", ["", "a b", "event.x{y}", "x@y@z", "x@", "@x", 7, "x" * 300])
@@ -84,11 +84,15 @@ async def test_what_names_no_queue_is_refused(make_provider: MakeProvider, given
     async with make_provider() as provider:
         with pytest.raises((DefinitionError, UnknownJob)):
             await provider.pause(given)
-        for ask in (provider.inspector.controls, provider.inspector.counts, provider.inspector.groups):
+        for ask in (
+            provider.inspector.queues.controls,
+            provider.inspector.queues.count,
+            provider.inspector.queues.groups,
+        ):
             with pytest.raises(DefinitionError):
                 await ask(given)
         with pytest.raises(DefinitionError):
-            await provider.inspector.jobs(given, state="waiting")
+            await provider.inspector.jobs.list(given, state="waiting")
         with pytest.raises(DefinitionError, match="a queue of its own"):
             await provider.pause("event.placed", group="billing")
         with pytest.raises(DefinitionError, match="512 characters"):
@@ -122,7 +126,7 @@ async def test_a_paused_workflow_begins_no_flow(make_provider: MakeProvider, flo
     async with provider.worker():
         await flows.pause(flow, reason="a bad release")
         handle = await flows.execute(flow, 1)
-        (found,) = await provider.inspector.controls()
+        (found,) = await provider.inspector.queues.controls()
         assert (found.queue, found.waiting, found.reason) == (f"workflow.{flow.name}", 1, "a bad release")
         await flows.resume(flow.name)
         assert await handle.result() == 2

@@ -1,4 +1,4 @@
-"""`inspector.retry`, `remove`, `retry_all` and `purge`: jobs of events run again or go, one or many."""
+"""`inspector.jobs.retry`, `remove`, `retry_all` and `purge`: jobs of events run again or go, one or many."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ async def test_a_failed_job_runs_again_with_all_its_attempts_and_who_asks_gets_t
         (job,) = await _fail(provider, 1)
         assert bank.runs == [1, 1]
         bank.is_up = True
-        assert await provider.inspector.retry(job) is True
+        assert await provider.inspector.jobs.retry(job) is True
         assert await provider.result(job) == 1
-        report = await provider.inspector.job(job)
+        report = await provider.inspector.jobs.get(job)
         assert (report.state, report.result, report.attempts) == ("completed", 1, 0)
         assert report.errors == ["ValueError: no 1", "ValueError: no 1"]
-        assert await provider.inspector.retry(job) is False, "it has completed"
+        assert await provider.inspector.jobs.retry(job) is False, "it has completed"
 
 
 async def test_an_expired_and_a_cancelled_job_run_again(make_provider: MakeProvider) -> None:
@@ -66,20 +66,20 @@ async def test_an_expired_and_a_cancelled_job_run_again(make_provider: MakeProvi
         gone = provider.emit("charge", 2, reply=False)
         await asyncio.gather(late.enqueued(), gone.enqueued())
         await provider.cancel(gone.job_id)
-        while (await provider.inspector.job(late.job_id)).created_ms + 1 >= await _now(provider):
+        while (await provider.inspector.jobs.get(late.job_id)).created_ms + 1 >= await _now(provider):
             pass
         async with provider.worker():
             with pytest.raises(Exception, match="was not started within its ttl"):
                 await provider.result(late.job_id)
         assert bank.runs == []
-        assert await provider.inspector.retry(gone.job_id)
+        assert await provider.inspector.jobs.retry(gone.job_id)
         async with provider.worker():
             assert await provider.result(gone.job_id) == 2
 
 
 async def _now(provider: EventProvider) -> int:
     """The server's time, ms."""
-    return await provider.inspector._life.running("ask").store.inspection.roster.now()
+    return await provider._life.running("ask").store.inspection.roster.now()
 
 
 async def test_two_retries_at_once_start_one_run(make_provider: MakeProvider) -> None:
@@ -88,7 +88,7 @@ async def test_two_retries_at_once_start_one_run(make_provider: MakeProvider) ->
     async with provider, other:
         async with provider.worker():
             (job,) = await _fail(provider, 1)
-        done = await asyncio.gather(*(each.inspector.retry(job) for each in (provider, other) * 3))
+        done = await asyncio.gather(*(each.inspector.jobs.retry(job) for each in (provider, other) * 3))
         assert sorted(done) == [False] * 5 + [True]
         bank.is_up = True
         async with provider.worker():
@@ -110,12 +110,12 @@ async def test_a_retry_or_a_removal_of_what_is_no_job_of_an_event_is_refused(
     async with provider, provider.worker():
         handle = await flows.execute(checkout, 1)
         assert await handle.result() == 1
-        for act in (provider.inspector.retry, provider.inspector.remove):
+        for act in (provider.inspector.jobs.retry, provider.inspector.jobs.remove):
             with pytest.raises(UsageError, match="is a flow, which is not"):
                 await act(handle.id)
             with pytest.raises(UnknownJob):
                 await act("0-none-1")
-        for each in (provider.inspector.retry_all, provider.inspector.purge):
+        for each in (provider.inspector.queues.retry_all, provider.inspector.queues.purge):
             with pytest.raises(UsageError, match="is a queue of flows"):
                 await each("workflow.checkout")
 
@@ -124,13 +124,13 @@ async def test_a_job_that_waits_is_removed_and_who_awaits_it_is_told(make_provid
     async with make_provider() as provider:
         emission = provider.emit("charge", 1, delay="1 hour")
         await emission.enqueued()
-        assert await provider.inspector.remove(emission.job_id) is True
+        assert await provider.inspector.jobs.remove(emission.job_id) is True
         with pytest.raises(JobCancelled, match="it was removed"):
             await emission
         with pytest.raises(UnknownJob):
-            await provider.inspector.remove(emission.job_id)
+            await provider.inspector.jobs.remove(emission.job_id)
         for state in ("delayed", "cancelled"):
-            assert (await provider.inspector.jobs("charge", state=state)).jobs == []
+            assert (await provider.inspector.jobs.list("charge", state=state)).jobs == []
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["completed", "failed"])
@@ -148,18 +148,18 @@ async def test_a_job_that_ended_is_unknown_and_told_as_removed_at_once(
     async with provider, provider.worker(), provider.watch("charge") as changes:
         emission = provider.emit("charge", 1, idempotency_key="k", correlation_id="chain")
         await asyncio.gather(emission, return_exceptions=True)
-        assert await provider.inspector.remove(emission.job_id) is True
+        assert await provider.inspector.jobs.remove(emission.job_id) is True
         async with asyncio.timeout(240):
             told = [(await anext(changes)).what]
             while told[-1] != "removed":
                 told.append((await anext(changes)).what)
-        for look in (provider.inspector.job, provider.inspector.why):
+        for look in (provider.inspector.jobs.get, provider.inspector.jobs.why):
             with pytest.raises(UnknownJob):
                 await look(emission.job_id)
-        assert (await provider.inspector.find("charge", idempotency_key="k")).jobs == []
-        assert (await provider.inspector.find("charge", correlation_id="chain")).jobs == []
+        assert (await provider.inspector.jobs.find("charge", idempotency_key="k")).jobs == []
+        assert (await provider.inspector.jobs.find("charge", correlation_id="chain")).jobs == []
         state: Any = "failed" if fails else "completed"
-        assert (await provider.inspector.jobs("charge", state=state)).jobs == []
+        assert (await provider.inspector.jobs.list("charge", state=state)).jobs == []
 
 
 async def test_a_job_that_runs_is_not_removed(make_provider: MakeProvider) -> None:
@@ -176,10 +176,10 @@ async def test_a_job_that_runs_is_not_removed(make_provider: MakeProvider) -> No
         emission = provider.emit("charge", 1)
         await emission.enqueued()
         await asyncio.wait_for(began.wait(), 240)
-        assert await provider.inspector.remove(emission.job_id) is False
+        assert await provider.inspector.jobs.remove(emission.job_id) is False
         go_on.set()
         assert await emission == 1
-        assert await provider.inspector.remove(emission.job_id) is True
+        assert await provider.inspector.jobs.remove(emission.job_id) is True
 
 
 async def test_all_failed_jobs_of_one_error_run_again_after_a_preview(
@@ -192,18 +192,18 @@ async def test_all_failed_jobs_of_one_error_run_again_after_a_preview(
     async with provider, provider.worker():
         jobs = await _fail(provider, *range(20))
         inspector = provider.inspector
-        assert await inspector.retry_all("charge", dry_run=True) == 20
-        assert await inspector.retry_all("charge", error="ValueError: no #", dry_run=True) == 10
-        assert await inspector.retry_all("charge", error="ValueError", dry_run=True) == 10
-        assert await inspector.retry_all("charge", error="KeyError", dry_run=True) == 0
+        assert await inspector.queues.retry_all("charge", dry_run=True) == 20
+        assert await inspector.queues.retry_all("charge", error="ValueError: no #", dry_run=True) == 10
+        assert await inspector.queues.retry_all("charge", error="ValueError", dry_run=True) == 10
+        assert await inspector.queues.retry_all("charge", error="KeyError", dry_run=True) == 0
         bank.is_up = True
         bank.runs.clear()
-        assert await inspector.retry_all("charge", error="ValueError") == 10
+        assert await inspector.queues.retry_all("charge", error="ValueError") == 10
         assert await asyncio.gather(*(provider.result(job) for job in jobs[1::2])) == list(range(1, 20, 2))
         assert sorted(bank.runs) == list(range(1, 20, 2))
-        assert await inspector.retry_all("charge") == 10
+        assert await inspector.queues.retry_all("charge") == 10
         await asyncio.gather(*(provider.result(job) for job in jobs))
-        assert await inspector.retry_all("charge") == 0
+        assert await inspector.queues.retry_all("charge") == 0
 
 
 async def test_what_fails_again_meanwhile_is_not_retried_for_ever(
@@ -214,7 +214,7 @@ async def test_what_fails_again_meanwhile_is_not_retried_for_ever(
     bank = _Bank(provider)
     async with provider, provider.worker():
         await _fail(provider, *range(1, 9))
-        assert await provider.inspector.retry_all("charge") == 8
+        assert await provider.inspector.queues.retry_all("charge") == 8
         await until(lambda: len(bank.runs) == 16, "each has run once more")
     assert len(bank.runs) == 16
 
@@ -236,14 +236,14 @@ async def test_all_jobs_of_a_state_are_purged_after_a_preview(
             for n in range(11):
                 delay = "1 hour" if state == "delayed" else None
                 await provider.emit("charge", n, reply=False, delay=delay)
-        purge = provider.inspector.purge
+        purge = provider.inspector.queues.purge
         assert await purge("charge", state, older_than="1 hour", dry_run=True) == 0
         assert await purge("charge", state, dry_run=True) == 11
-        assert (await provider.inspector.counts("charge"))[state] == 11
+        assert (await provider.inspector.queues.count("charge"))[state] == 11
         assert await purge("charge", state) == 11
         assert await purge("charge", state) == 0
-        assert (await provider.inspector.counts("charge"))[state] == 0
-        assert (await provider.inspector.jobs("charge", state=state)).jobs == []
+        assert (await provider.inspector.queues.count("charge"))[state] == 0
+        assert (await provider.inspector.jobs.list("charge", state=state)).jobs == []
 
 
 async def test_a_purge_of_one_error_leaves_the_others(make_provider: MakeProvider) -> None:
@@ -251,8 +251,8 @@ async def test_a_purge_of_one_error_leaves_the_others(make_provider: MakeProvide
     _Bank(provider)
     async with provider, provider.worker():
         await _fail(provider, *range(6))
-        assert await provider.inspector.purge("charge", error="TypeError") == 3
-        left = await provider.inspector.jobs("charge", state="failed")
+        assert await provider.inspector.queues.purge("charge", error="TypeError") == 3
+        left = await provider.inspector.jobs.list("charge", state="failed")
         assert {each.error.partition(":")[0] for each in left.jobs} == {"ValueError"}
 
 
@@ -262,11 +262,11 @@ async def test_states_that_make_no_sense_are_refused(make_provider: MakeProvider
         with pytest.raises(
             DefinitionError, match="expected a state, one of failed, cancelled, got: 'waiting'"
         ):
-            await inspector.retry_all("charge", cast("Any", "waiting"))
+            await inspector.queues.retry_all("charge", cast("Any", "waiting"))
         with pytest.raises(DefinitionError, match=r"one of waiting, delayed, .* got: 'active'"):
-            await inspector.purge("charge", cast("Any", "active"))
+            await inspector.queues.purge("charge", cast("Any", "active"))
         with pytest.raises(DefinitionError, match="expected error with state failed or cancelled"):
-            await inspector.purge("charge", "waiting", "ValueError")
+            await inspector.queues.purge("charge", "waiting", "ValueError")
 
 
 def test_a_call_to_the_server_has_few_jobs() -> None:
@@ -279,9 +279,9 @@ async def test_a_preview_counts_also_what_goes_at_a_time_of_its_own(make_provide
     async with provider, provider.worker():
         await _fail(provider, 1, 2, keep_failed="1 hour")
         await _fail(provider, 3)
-        for act in (provider.inspector.retry_all, provider.inspector.purge):
+        for act in (provider.inspector.queues.retry_all, provider.inspector.queues.purge):
             assert await act("charge", dry_run=True) == 3
-        assert await provider.inspector.retry_all("charge") == 3
+        assert await provider.inspector.queues.retry_all("charge") == 3
 
 
 async def test_a_completed_job_runs_again_if_that_is_asked_for_and_its_key_joins_the_new_run(
@@ -296,11 +296,11 @@ async def test_a_completed_job_runs_again_if_that_is_asked_for_and_its_key_joins
             assert await first == 2
         job = first.job_id
         inspector = provider.inspector
-        assert await inspector.retry(job) is False
-        assert await inspector.retry(job, rerun=True) is True
-        report = await inspector.job(job)
+        assert await inspector.jobs.retry(job) is False
+        assert await inspector.jobs.retry(job, rerun=True) is True
+        report = await inspector.jobs.get(job)
         assert (report.state, report.result, report.errors, report.key) == ("waiting", None, [], "k")
-        assert await inspector.counts("charge", states=["completed", "waiting"]) == {
+        assert await inspector.queues.count("charge", states=["completed", "waiting"]) == {
             "completed": 0,
             "waiting": 1,
         }
@@ -310,10 +310,10 @@ async def test_a_completed_job_runs_again_if_that_is_asked_for_and_its_key_joins
         async with provider.worker():
             assert await again == 2
         assert bank.runs == [2, 2]
-        listed = await inspector.jobs("charge", state="completed")
+        listed = await inspector.jobs.list("charge", state="completed")
         assert [each.id for each in listed.jobs] == [job]
-        assert await inspector.retry(job, rerun=True) is True
-        assert await inspector.retry(job, rerun=True) is False, "it waits"
+        assert await inspector.jobs.retry(job, rerun=True) is True
+        assert await inspector.jobs.retry(job, rerun=True) is False, "it waits"
 
 
 async def test_a_completed_job_whose_key_stands_for_a_later_one_does_not_run_again(
@@ -330,7 +330,7 @@ async def test_a_completed_job_whose_key_stands_for_a_later_one_does_not_run_aga
             second = provider.emit("charge", 2, idempotency_key="k", delay="1 hour")
             await second.enqueued()
         with pytest.raises(UsageError, match="key of job"):
-            await provider.inspector.retry(first.job_id, rerun=True)
+            await provider.inspector.jobs.retry(first.job_id, rerun=True)
 
 
 async def test_flows_and_steps_are_not_run_again_as_jobs(make_provider: MakeProvider) -> None:
@@ -345,4 +345,4 @@ async def test_flows_and_steps_are_not_run_again_as_jobs(make_provider: MakeProv
         flow = await flows.execute(plain, 1)
         await flow.result(240)
         with pytest.raises(UsageError, match="eventbus flows retry"):
-            await provider.inspector.retry(flow.id, rerun=True)
+            await provider.inspector.jobs.retry(flow.id, rerun=True)

@@ -65,7 +65,7 @@ async def test_what_is_delayed_is_found_by_its_key_and_cancelled(make_provider: 
     async with provider, provider.worker():
         reminder = provider.emit("remind", 1, idempotency_key="o-1", delay="1 hour")
         await reminder.enqueued()
-        (found,) = (await provider.inspector.find("remind", idempotency_key="o-1")).jobs
+        (found,) = (await provider.inspector.jobs.find("remind", idempotency_key="o-1")).jobs
         assert (found.id, found.state) == (reminder.job_id, "delayed")
         assert await provider.cancel(found.id, "paid")
         with pytest.raises(JobCancelled, match="paid"):

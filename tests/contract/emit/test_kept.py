@@ -20,7 +20,7 @@ MakeProvider = Callable[..., EventProvider]
 
 async def _is_gone(provider: EventProvider, job_id: str) -> bool:
     try:
-        await provider.inspector.job(job_id)
+        await provider.inspector.jobs.get(job_id)
     except UnknownJob:
         return True
     return False
@@ -120,7 +120,7 @@ async def test_what_events_and_workflows_keep_is_told_with_what_is_ordered(
     flows.register(_kept)
     provider.on(Event("bill", payload=int, keep_failed=(5, "1 day")))(lambda _: None)
     async with provider.worker():
-        found = await provider.inspector.controls()
+        found = await provider.inspector.queues.controls()
     assert [(each.queue, each.keep_completed, each.keep_failed, each.limit) for each in found] == [
         ("event.bill", None, Keep(5, "1 day"), None),
         ("workflow.kept", Keep(0), None, None),
@@ -276,5 +276,5 @@ async def test_a_list_of_jobs_begins_with_those_that_have_a_time_of_their_own_if
     async with provider.worker():
         kept = provider.emit("plain", 1, keep_completed="1 hour")
         assert await kept == 1
-        page = await provider.inspector.jobs("plain", state="completed")
+        page = await provider.inspector.jobs.list("plain", state="completed")
         assert ([job.id for job in page.jobs], page.cursor) == ([kept.job_id], None)

@@ -171,11 +171,11 @@ async def test_an_edit_sees_that_a_later_emission_replaced_the_payload(make_prov
     async with make_provider() as provider:
         first = provider.emit("rebuild", 1, idempotency_key="k", keep_last=True, reply=False)
         await first.enqueued()
-        seen = await provider.inspector.job(first.job_id)
+        seen = await provider.inspector.jobs.get(first.job_id)
         await provider.emit("rebuild", 2, idempotency_key="k", keep_last=True, reply=False).enqueued()
-        done = await provider.inspector.edit(first.job_id, 3, revision=seen.revision)
+        done = await provider.inspector.jobs.edit(first.job_id, 3, revision=seen.revision)
         assert (done.changed, done.differences) == (False, ["its payload, delay or priority was edited"])
-        assert (await provider.inspector.job(first.job_id)).payload == 2
+        assert (await provider.inspector.jobs.get(first.job_id)).payload == 2
 
 
 @pytest.mark.parametrize("option", [{"throttle": 1}, {"debounce": 1}, {"keep_last": True}])

@@ -230,7 +230,7 @@ async def test_the_outcomes_of_the_runs_before_that_come_late_are_not_that_of_th
                     await provider.result(job)
             waiting.cancel()
             await asyncio.wait([waiting])
-            assert await provider.inspector.retry(job)
+            assert await provider.inspector.jobs.retry(job)
         del waits.settle
         again = asyncio.create_task(provider.result(job))
         await until(lambda: runs == 3 and job in waits.jobs, "the last run is waited for")

@@ -211,7 +211,7 @@ async def test_a_rescue_whose_answer_was_lost_is_not_told_and_the_record_says_it
         worker._worker._rescuer.run_once = _never  # pyright: ignore[reportPrivateUsage]
         async with other.worker():
             await until(lambda: lost, "it was rescued, and the answer was lost")
-        assert (await provider.inspector.job(emission.job_id)).state == "failed"
+        assert (await provider.inspector.jobs.get(emission.job_id)).state == "failed"
     assert told == []
 
 
@@ -277,7 +277,7 @@ async def test_a_worker_that_dies_before_its_hook_has_run_calls_it_never_and_the
         assert await asyncio.wait_for(died.wait(), 240) == 7
         async with provider.worker() as worker:
             await worker.wait_drained(provider.flush)
-        assert (await provider.inspector.job(emission.job_id)).state == "failed"
+        assert (await provider.inspector.jobs.get(emission.job_id)).state == "failed"
     assert told == []
 
 

@@ -200,6 +200,6 @@ async def test_a_job_that_is_retried_by_hand_and_fails_again_is_told_again(
     async with working(provider) as drain:
         emission = provider.emit("charge", 7, reply=False)
         await drain()
-        assert await provider.inspector.retry(emission.job_id)
+        assert await provider.inspector.jobs.retry(emission.job_id)
         await drain()
     assert [each.job_id for each in told] == [emission.job_id, emission.job_id]

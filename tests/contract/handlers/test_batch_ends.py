@@ -145,7 +145,7 @@ async def test_the_timeout_of_the_handler_counts_from_the_call_on_and_ends_it(
     async with provider, provider.worker():
         emissions = provider.emit_many(doubled, [1, 2])
         assert await asyncio.wait_for(asyncio.gather(*emissions), 240) == [2, 4]
-        report = await provider.inspector.job(emissions[0].job_id)
+        report = await provider.inspector.jobs.get(emissions[0].job_id)
         assert report.attempts == 1
         assert "timeout of 0.1 s" in report.failures[0].message
     assert calls == [[1, 2], [1, 2]], "though they waited longer than that for others"
@@ -215,7 +215,7 @@ async def test_a_lost_lease_takes_one_job_out(make_provider: MakeProvider, until
         assert [item.stopping for item in held.context.items] == ["lease lost", None, None]
         held.go_on.set()
         assert [await emissions[1], await emissions[2]] == [2, 4]
-        report = await provider.inspector.job(job.id)
+        report = await provider.inspector.jobs.get(job.id)
         assert report.state == "active", "nothing was settled for it"
         await emissions[0].cancel()
 
@@ -258,7 +258,7 @@ async def test_a_stop_without_grace_gives_all_of_them_back_without_an_attempt(
             emissions = provider.emit_many(doubled, range(4))
             await until(lambda: held.running, "the call runs")
         for emission in emissions:
-            report = await provider.inspector.job(emission.job_id)
+            report = await provider.inspector.jobs.get(emission.job_id)
             assert (report.state, report.attempts, report.stalls) == ("waiting", 0, 0)
         assert held.cancelled == 1
         held.go_on.set()

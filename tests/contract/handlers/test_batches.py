@@ -143,9 +143,9 @@ async def test_any_kind_of_exception_in_the_list_fails_its_job(
         emissions = provider.emit_many(noted, range(5), reply=False)
         await provider.flush()
         ids = [each.job_id + ("" if group == "default" else "@audit") for each in emissions]
-        reports = [await provider.inspector.job(job_id) for job_id in ids]
+        reports = [await provider.inspector.jobs.get(job_id) for job_id in ids]
         while any(report.state not in ("failed", "completed") for report in reports):
-            reports = [await provider.inspector.job(job_id) for job_id in ids]
+            reports = [await provider.inspector.jobs.get(job_id) for job_id in ids]
         assert [report.failures[0].type for report in reports[:4]] == [
             "asyncio.exceptions.CancelledError",
             "KeyboardInterrupt",
@@ -242,7 +242,7 @@ async def test_an_event_without_a_result_needs_no_list(make_provider: MakeProvid
         assert await asyncio.gather(*provider.emit_many(noted, range(5))) == [None] * 5
         emission = provider.emit(doubled, 1)
         assert await emission == 2
-        report = await provider.inspector.job(f"{emission.job_id}@audit")
+        report = await provider.inspector.jobs.get(f"{emission.job_id}@audit")
         assert report.failures == []
 
 
@@ -308,7 +308,7 @@ async def test_each_item_has_the_context_of_its_job(make_provider: MakeProvider)
         for n, emission in enumerate(emissions):
             own = (emission.job_id, emission.correlation_id, {"n": n})
             assert causes[n] == causes[10 + n] == own
-            assert (await provider.inspector.job(emission.job_id)).progress == n
+            assert (await provider.inspector.jobs.get(emission.job_id)).progress == n
         assert causes[99][0] is None, "the call itself runs in the name of no job"
 
 

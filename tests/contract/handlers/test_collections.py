@@ -118,7 +118,7 @@ async def test_unsubscribe_waits_for_the_jobs_that_run_and_claims_no_more(
         assert first.done() or await first == 1
         assert worker.queues == ["event.other"]
         assert await emitter.emit("other", 4) == 4
-        found = await emitter.inspector.job(second.job_id)
+        found = await emitter.inspector.jobs.get(second.job_id)
         assert found.state == "waiting"
         await provider.subscribe("asked", lambda n: -n)
         assert await second == -2, "what waited is served by who subscribes next"

@@ -145,12 +145,12 @@ async def test_groups_are_listed_with_what_waits_and_who_serves_them(make_provid
     async def bill(n: int) -> None: ...
 
     async with emitter:
-        assert await emitter.inspector.groups() == []
+        assert await emitter.inspector.queues.groups() == []
         await emitter.add_group(placed, "retired")
         await emitter.add_group("other", "log")
         async with provider.worker():
             await emitter.emit(placed, 1, reply=False)
-            billing, retired = await emitter.inspector.groups(placed)
+            billing, retired = await emitter.inspector.queues.groups(placed)
             assert (billing.event, billing.name, billing.queue) == (
                 "placed",
                 "billing",
@@ -160,9 +160,13 @@ async def test_groups_are_listed_with_what_waits_and_who_serves_them(make_provid
             now = time.time() * 1000
             assert abs(billing.served_ms - now) < 60_000 > abs(retired.oldest_ms - now)
             assert retired.served_ms == 0
-        billing, retired = await emitter.inspector.groups("placed")
+        billing, retired = await emitter.inspector.queues.groups("placed")
         assert (billing.workers, billing.served_ms) == (0, 0)
-        assert [each.name for each in await emitter.inspector.groups()] == ["log", "billing", "retired"]
+        assert [each.name for each in await emitter.inspector.queues.groups()] == [
+            "log",
+            "billing",
+            "retired",
+        ]
 
 
 async def test_a_group_that_was_removed_gets_nothing_and_its_jobs_end_as_cancelled(
@@ -184,10 +188,10 @@ async def test_a_group_that_was_removed_gets_nothing_and_its_jobs_end_as_cancell
         with pytest.raises(JobCancelled):
             await provider.result(f"{emissions[0].job_id}@retired")
         assert await provider.remove_group("placed", "retired") == 0, "an unknown group has no jobs"
-        assert await provider.inspector.groups("placed") == []
+        assert await provider.inspector.queues.groups("placed") == []
         async with provider.worker():
             assert await provider.emit("placed", 2) == 2
-        assert (await provider.inspector.counts("placed@retired"))["waiting"] == 0
+        assert (await provider.inspector.queues.count("placed@retired"))["waiting"] == 0
 
 
 async def test_a_removal_whose_caller_ended_is_finished_by_the_next(
@@ -211,7 +215,7 @@ async def test_a_removal_whose_caller_ended_is_finished_by_the_next(
             patch.setattr(GroupStore, "remove", die)
             with pytest.raises(StoreUnavailable):
                 await provider.remove_group("placed", "retired")
-        assert await provider.inspector.groups("placed") == []
+        assert await provider.inspector.queues.groups("placed") == []
         assert await provider.remove_group("placed", "retired") == 150
 
 
@@ -225,9 +229,9 @@ async def test_a_group_that_workers_serve_is_not_removed_unless_forced(make_prov
         async with provider.worker():
             with pytest.raises(UsageError, match="a worker serves it and would make it again within 5 s"):
                 await provider.remove_group("placed", "billing")
-            assert len(await provider.inspector.groups("placed")) == 1
+            assert len(await provider.inspector.queues.groups("placed")) == 1
             assert await provider.remove_group("placed", "billing", force=True) == 0
-            assert await provider.inspector.groups("placed") == []
+            assert await provider.inspector.queues.groups("placed") == []
         await provider.add_group("placed", "billing")
         assert await provider.remove_group("placed", "billing", call_timeout="2s") == 0, "its worker has left"
 

@@ -44,7 +44,7 @@ async def test_a_job_that_is_put_off_runs_again_without_an_attempt_or_an_error(
         async with provider.worker():
             emission = provider.emit("poll", str(tmp_path))
             assert await emission == [1, 1, 1], "each run is the first attempt"
-            report = await provider.inspector.job(emission.job_id)
+            report = await provider.inspector.jobs.get(emission.job_id)
     assert (report.attempts, report.stalls, report.failures) == (0, 0, [])
     of_jobs = [each for each in logs if "job_id" in each]
     assert [each["event"] for each in of_jobs if each["log_level"] in ("warning", "error")] == []
@@ -69,10 +69,10 @@ async def test_it_is_delayed_meanwhile_and_keeps_its_key_and_priority(
         await until(lambda: runs == ["a"], "it ran once")
 
         async def is_delayed() -> bool:
-            return (await provider.inspector.job(first.job_id)).state == "delayed"
+            return (await provider.inspector.jobs.get(first.job_id)).state == "delayed"
 
         await _wait(is_delayed)
-        report = await provider.inspector.job(first.job_id)
+        report = await provider.inspector.jobs.get(first.job_id)
         assert 290_000 < report.due_ms - before < 400_000
         second = provider.emit("poll", "a", idempotency_key="k")
         await second.enqueued()
@@ -101,7 +101,7 @@ async def test_a_ttl_counts_until_the_first_start(make_provider: MakeProvider, u
             await provider.unsubscribe(short)
 
         async def is_over() -> bool:
-            report = await other.inspector.job(emission.job_id)
+            report = await other.inspector.jobs.get(emission.job_id)
             return 0 < report.due_ms < clock.now() * 1000 - 300
 
         await _wait(is_over)

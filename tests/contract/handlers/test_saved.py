@@ -230,7 +230,7 @@ async def test_an_async_handler_hears_of_a_stop_while_it_has_the_grace(
 
 async def _is_gone(provider: EventProvider, job_id: str) -> bool:
     try:
-        await provider.inspector.job(job_id)
+        await provider.inspector.jobs.get(job_id)
     except UnknownJob:
         return True
     return False

@@ -36,7 +36,7 @@ def _whats(report: JobReport) -> list[str]:
 async def _in_state(provider: EventProvider, job_id: str, state: str) -> JobReport:
     """Wait until the job is in a state, and return its report."""
     for _ in range(1000):
-        report = await provider.inspector.job(job_id)
+        report = await provider.inspector.jobs.get(job_id)
         if report.state == state:
             return report
         await asyncio.sleep(0.01)
@@ -59,7 +59,7 @@ async def test_a_job_that_failed_twice_and_completed_tells_the_times_and_the_wor
         before = time.time() * 1000
         emission = provider.emit("a", None)
         await emission
-        report = await provider.inspector.job(emission.job_id)
+        report = await provider.inspector.jobs.get(emission.job_id)
     assert abs(report.emitted_ms - before) < 60_000
     assert (report.emitted_ms, report.started_ms) == (report.created_ms, report.claimed_ms)
     assert report.emitted_ms <= report.first_started_ms < report.started_ms < report.ended_ms
@@ -98,7 +98,7 @@ async def test_a_job_that_completed_at_once_has_one_attempt_and_one_start(
     async with provider, provider.worker() as worker:
         emission = provider.emit("a", None, delay=0.01)
         await emission
-        report = await provider.inspector.job(emission.job_id)
+        report = await provider.inspector.jobs.get(emission.job_id)
     (only,) = report.attempts_log
     assert (only.outcome, only.attempt, only.worker) == ("completed", 1, worker.id)
     assert report.first_started_ms == report.started_ms == only.started_ms
@@ -118,7 +118,7 @@ async def test_the_last_failure_has_the_times_of_its_attempt(make_provider: Make
         emission = provider.emit("a", None)
         with pytest.raises(HandlerError):
             await emission
-        report = await provider.inspector.job(emission.job_id)
+        report = await provider.inspector.jobs.get(emission.job_id)
     last = report.attempts_log[-1]
     assert (last.outcome, last.attempt, last.worker) == ("failed", 2, worker.id)
     assert (last.started_ms, last.ended_ms) == (report.started_ms, report.ended_ms)
@@ -140,8 +140,8 @@ async def test_a_running_job_tells_since_when_and_by_whom_and_one_that_waits_has
     async with provider, provider.worker() as worker:
         first, second = provider.emit_many("a", [1, 2])
         await began.wait()
-        running = await provider.inspector.job(first.job_id)
-        waiting = await provider.inspector.job(second.job_id)
+        running = await provider.inspector.jobs.get(first.job_id)
+        waiting = await provider.inspector.jobs.get(second.job_id)
         gate.set()
         await second
     (only,) = running.attempts_log
@@ -184,11 +184,11 @@ async def test_a_job_that_a_stopping_worker_gave_back_keeps_its_first_start(
         async with provider.worker():
             emission = provider.emit("a", None)
             await began.wait()
-        between = await provider.inspector.job(emission.job_id)
+        between = await provider.inspector.jobs.get(emission.job_id)
         assert (between.state, [each.outcome for each in between.attempts_log]) == ("waiting", ["given-back"])
         async with provider.worker() as second:
             await emission
-        report = await provider.inspector.job(emission.job_id)
+        report = await provider.inspector.jobs.get(emission.job_id)
     assert report.first_started_ms == between.first_started_ms > 0
     assert report.started_ms > report.first_started_ms
     assert report.worker == second.id
@@ -226,7 +226,7 @@ async def test_what_was_cancelled_or_expired_before_a_run_has_no_start(
             with pytest.raises(EmissionExpired):
                 await late
         for emission, state in ((gone, "cancelled"), (late, "failed")):
-            report = await provider.inspector.job(emission.job_id)
+            report = await provider.inspector.jobs.get(emission.job_id)
             assert (report.state, report.first_started_ms, report.started_ms) == (state, 0, 0)
             assert report.attempts_log == []
             assert report.timeline[-1].what == "ended"
@@ -241,7 +241,7 @@ async def test_a_record_of_an_older_release_is_told_without_what_it_does_not_hav
     admin(*make_record(job, queue="event.a", state="delayed", **fields))
     admin("RPUSH", log, describe(OSError("gone"), attempts=1), '{"type":"E","due":"x"}', "junk")
     async with make_provider() as provider:
-        report = await provider.inspector.job("a")
+        report = await provider.inspector.jobs.get("a")
     assert [(each.outcome, each.started_ms, each.worker) for each in report.attempts_log] == [
         ("failed", 0, ""),
         ("failed", 0, ""),

@@ -51,8 +51,8 @@ async def test_a_failed_job_tells_its_chain_its_cause_its_key_and_its_meta(
     async with provider, provider.worker():
         with provider.context(tenant="acme"):
             first = provider.emit("placed", 7)
-        failed = await provider.inspector.job(await first)
-        begun = await provider.inspector.job(first.job_id)
+        failed = await provider.inspector.jobs.get(await first)
+        begun = await provider.inspector.jobs.get(first.job_id)
     assert (failed.state, failed.correlation_id, failed.causation_id) == (
         "failed",
         first.job_id,
@@ -80,14 +80,14 @@ async def test_jobs_and_flows_of_a_chain_are_found_and_no_others(make_provider: 
             await flow.result(240)
         await provider.emit("told", 2)
         await (await flows.execute(_packed, 3)).result(240)
-        found = await provider.inspector.find(correlation_id="chain-1")
+        found = await provider.inspector.jobs.find(correlation_id="chain-1")
         assert found.is_whole
         assert sorted(job.queue for job in found.jobs) == ["event.told", "workflow.ship"]
         (shown,) = [job for job in found.jobs if job.id == flow.id]
         assert (shown.state, "no van" in shown.error) == ("failed", True)
-        only = await provider.inspector.find("workflow.ship", correlation_id="chain-1")
+        only = await provider.inspector.jobs.find("workflow.ship", correlation_id="chain-1")
         assert [job.id for job in only.jobs] == [flow.id]
-        report = await provider.inspector.job(flow.id)
+        report = await provider.inspector.jobs.get(flow.id)
         assert (report.correlation_id, report.key) == ("chain-1", "s-1")
 
 
@@ -102,7 +102,7 @@ async def test_a_flow_that_waits_for_its_steps_is_found(make_provider: MakeProvi
     flows.register(spread)
     async with provider:
         flow = await flows.execute(spread, 1, correlation_id="chain-2")
-        found = await provider.inspector.find(correlation_id="chain-2")
+        found = await provider.inspector.jobs.find(correlation_id="chain-2")
         assert [job.id for job in found.jobs] == [flow.id]
 
 
@@ -117,7 +117,7 @@ async def test_what_is_sensitive_is_hidden_in_key_and_meta_and_other_programs_ha
             meta={"card": "4111-1111"},
         )
         await job.enqueued()
-        report = await provider.inspector.job(job.job_id)
+        report = await provider.inspector.jobs.get(job.job_id)
         assert "4111" not in f"{report.key} {report.meta}"
-        revealed = await provider.inspector.job(job.job_id, reveal=True)
+        revealed = await provider.inspector.jobs.get(job.job_id, reveal=True)
         assert (revealed.key, revealed.meta) == ("of 4111-1111", {"card": "4111-1111"})

@@ -1,4 +1,4 @@
-"""`inspector.failures()`: failed jobs by their error, with numbers folded."""
+"""`inspector.queues.failures()`: failed jobs by their error, with numbers folded."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ async def test_failed_jobs_with_three_causes_are_three_groups(
     async with provider, provider.worker():
         emissions = [provider.emit("charge", n) for n in range(20)]
         await asyncio.gather(*emissions, return_exceptions=True)
-        found = await provider.inspector.failures("charge")
+        found = await provider.inspector.queues.failures("charge")
         while len(found) < 4:  # the group's job may come later
-            found = await provider.inspector.failures("charge")
+            found = await provider.inspector.queues.failures("charge")
         keys, *others = found
         assert (keys.error, keys.queue, keys.count) == ("KeyError: 'order #'", "event.charge", 10)
         assert [(each.error, each.queue, each.count) for each in others] == [
@@ -47,11 +47,11 @@ async def test_failed_jobs_with_three_causes_are_three_groups(
             ("ValueError: no audit", "event.charge@audit", 1),
         ]
         assert 0 < keys.oldest_ms <= keys.newest_ms
-        assert (await provider.inspector.job(keys.sample)).error.startswith("KeyError: 'order 4f1c")
-        assert await provider.inspector.failures() == found
-        assert await provider.inspector.failures("charge@audit") == others[2:]
-        assert await provider.inspector.failures("none") == []
-        assert await provider.inspector.retry_all("charge", error=keys.error, dry_run=True) == 10
+        assert (await provider.inspector.jobs.get(keys.sample)).error.startswith("KeyError: 'order 4f1c")
+        assert await provider.inspector.queues.failures() == found
+        assert await provider.inspector.queues.failures("charge@audit") == others[2:]
+        assert await provider.inspector.queues.failures("none") == []
+        assert await provider.inspector.queues.retry_all("charge", error=keys.error, dry_run=True) == 10
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ async def test_every_end_is_told_when_the_worker_has_stopped(make_provider: Make
                     await provider.emit(ask, "alone") == "alone"
                 )  # handed over, and settled by a call of its own
             assert await provider.cancel(gone.job_id)
-        found = await provider.inspector.history(ask)
+        found = await provider.inspector.queues.history(ask)
     assert _sums(found) == {
         "completed": 45, "failed": 3, "retried": 3, "cancelled": 1, "expired": 1, "waits": 48, "runs": 51,
     }  # fmt: skip
@@ -73,7 +73,11 @@ async def test_jobs_of_a_batch_count_one_by_one(make_provider: MakeProvider) -> 
     async with provider:
         async with provider.worker():
             await asyncio.gather(*provider.emit_many(ask, ["a"] * 30))
-        assert _sums(await provider.inspector.history("ask")) == {"completed": 30, "waits": 30, "runs": 30}
+        assert _sums(await provider.inspector.queues.history("ask")) == {
+            "completed": 30,
+            "waits": 30,
+            "runs": 30,
+        }
 
 
 async def test_groups_have_histories_of_their_own(make_provider: MakeProvider, until: Until) -> None:
@@ -93,7 +97,7 @@ async def test_groups_have_histories_of_their_own(make_provider: MakeProvider, u
             await asyncio.gather(*provider.emit_many(ask, ["a"] * 3))
             await until(lambda: len(done) == 6, "both groups have run")
         for queue, group in (("ask", None), ("ask", "audit"), ("ask@audit", None)):
-            assert _sums(await provider.inspector.history(queue, group))["completed"] == 3
+            assert _sums(await provider.inspector.queues.history(queue, group))["completed"] == 3
 
 
 @pytest.mark.parametrize("spread", [False, True])
@@ -125,7 +129,7 @@ async def test_a_flow_counts_once_when_it_has_ended_also_if_it_was_undone(
             assert await good.result() == 2
             with pytest.raises(StepError):
                 await bad.result()
-        found = _sums(await provider.inspector.history("workflow.sum"))
+        found = _sums(await provider.inspector.queues.history("workflow.sum"))
     assert (found["completed"], found["failed"]) == (1, 1)
     assert "cancelled" not in found
 
@@ -144,7 +148,7 @@ async def test_with_history_none_nothing_is_counted(
         async with provider.worker():
             await asyncio.gather(*provider.emit_many(ask, ["a"] * 3))
             await provider.cancel(gone.job_id)
-        assert _sums(await provider.inspector.history(ask)) == {}
+        assert _sums(await provider.inspector.queues.history(ask)) == {}
     kinds = ("minutes", "hours", "history", "tally")
     assert [key for kind in kinds for key in admin("KEYS", f"{prefix}:2:{{0}}:{kind}*")] == []
 
@@ -162,9 +166,9 @@ async def test_a_worker_that_is_killed_loses_what_it_had_not_told_and_no_job(
     async with provider:
         async with provider.worker() as worker:
             await asyncio.gather(*provider.emit_many(ask, ["a"] * 3))
-            worker._worker._recorder._windows = None  # it tells nothing more
-        assert _sums(await provider.inspector.history(ask)) == {}
-        assert await provider.inspector.counts(ask, states=["completed"]) == {"completed": 3}
+            worker._worker._recorder._windows = None  # pyright: ignore[reportPrivateUsage]  # it tells nothing more
+        assert _sums(await provider.inspector.queues.history(ask)) == {}
+        assert await provider.inspector.queues.count(ask, states=["completed"]) == {"completed": 3}
 
 
 async def test_the_minutes_are_a_whole_row_and_the_step_follows_from_the_time(
@@ -175,11 +179,7 @@ async def test_the_minutes_are_a_whole_row_and_the_step_follows_from_the_time(
             ("1 hour", None, 60, 60_000), ("6h", None, 360, 60_000), ("7h", None, 7, 3_600_000),
             ("90s", None, 2, 60_000), ("1h", "1h", 1, 3_600_000), ("90d", None, 2160, 3_600_000),
         ):  # fmt: skip
-            found = await provider.inspector.history(
-                "ask",
-                last=last,
-                step=step,  # pyright: ignore[reportArgumentType]
-            )
+            found = await provider.inspector.queues.history("ask", last=last, step=step)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
             assert len(found) == count
             assert [each.at_ms - found[0].at_ms for each in found] == [width * n for n in range(count)]
             assert found[-1] == Minute(at_ms=found[-1].at_ms)
@@ -199,4 +199,4 @@ async def test_what_is_not_kept_is_refused(
 ) -> None:
     async with make_provider() as provider:
         with pytest.raises(DefinitionError, match=message):
-            await provider.inspector.history("ask", **asked)
+            await provider.inspector.queues.history("ask", **asked)

@@ -22,7 +22,8 @@ from eventbus import (
     Retry,
     UnknownJob,
 )
-from eventbus.admin.inspector import JobList, JobState
+from eventbus.admin.jobs.jobs import JobList
+from eventbus.model.states import JobState
 from workflows import StepContext, StepError, Workflow, WorkflowProvider
 
 MakeProvider = Callable[..., EventProvider]
@@ -40,7 +41,7 @@ async def provider(make_provider: MakeProvider) -> AsyncIterator[EventProvider]:
 async def test_a_waiting_job_is_told_with_its_payload_and_times(provider: EventProvider) -> None:
     emission = provider.emit("order.placed", {"id": 7}, reply=False)
     await emission.enqueued()
-    job = await provider.inspector.job(emission.job_id)
+    job = await provider.inspector.jobs.get(emission.job_id)
     assert (job.id, job.state, job.queue, job.payload) == (
         emission.job_id,
         "waiting",
@@ -64,18 +65,18 @@ async def test_a_running_job_tells_its_worker_lease_and_progress(make_provider: 
     async with provider, provider.worker() as worker:
         emission = provider.emit("slow", "x" * 500)
         await began.wait()
-        job = await provider.inspector.job(emission.job_id)
+        job = await provider.inspector.jobs.get(emission.job_id)
         assert (job.state, job.payload, job.progress) == ("active", "x" * 500, 40)
         assert job.lease_ms > job.created_ms
         assert len(job.worker) == 12
         assert job.worker == worker.id
-        assert await provider.inspector.counts("slow", states=["active", "waiting"]) == {
+        assert await provider.inspector.queues.count("slow", states=["active", "waiting"]) == {
             "active": 1,
             "waiting": 0,
         }
         gate.set()
         await emission
-        job = await provider.inspector.job(emission.job_id)
+        job = await provider.inspector.jobs.get(emission.job_id)
     assert (job.state, job.worker, job.lease_ms) == ("completed", worker.id, 0)
 
 
@@ -91,8 +92,8 @@ async def test_a_failed_job_tells_the_error_of_each_attempt(make_provider: MakeP
         emission = provider.emit("wrong", None)
         with pytest.raises(HandlerError):
             await emission
-        job = await provider.inspector.job(emission.job_id)
-        (listed,) = (await provider.inspector.jobs("wrong", state="failed")).jobs
+        job = await provider.inspector.jobs.get(emission.job_id)
+        (listed,) = (await provider.inspector.jobs.list("wrong", state="failed")).jobs
     assert (job.state, job.attempts, listed.attempts, listed.id) == ("failed", 3, 3, job.id)
     told = [f"ValueError: wrong for the time number {number}" for number in (1, 2, 3)]
     assert [each.split(",")[0] for each in job.errors] == told
@@ -119,12 +120,12 @@ async def test_a_result_is_told(make_provider: MakeProvider) -> None:
     async with provider, provider.worker():
         emission = provider.emit("double", 4)
         await emission
-        assert (await provider.inspector.job(emission.job_id)).result == [4, 4]
+        assert (await provider.inspector.jobs.get(emission.job_id)).result == [4, 4]
 
 
 async def test_what_is_not_there_or_no_id_is_refused(provider: EventProvider) -> None:
     inspector = provider.inspector
-    for look in (inspector.job, inspector.tree):
+    for look in (inspector.jobs.get, inspector.trees.get):
         with pytest.raises(UnknownJob):
             await look("nowhere")
         with pytest.raises(UnknownJob, match="'' is no id of a job; expected a job id"):
@@ -132,28 +133,28 @@ async def test_what_is_not_there_or_no_id_is_refused(provider: EventProvider) ->
         with pytest.raises(DefinitionError, match="expected a job id"):
             await look(5)  # type: ignore[arg-type]
     with pytest.raises(UnknownJob):
-        await inspector.cancel("nowhere")
+        await inspector.jobs.cancel("nowhere")
 
 
 async def test_a_provider_that_is_not_started_says_so(make_provider: MakeProvider) -> None:
     inspector = make_provider().inspector
     with pytest.raises(ProviderStopped, match="cannot look at a job"):
-        await inspector.job("a")
+        await inspector.jobs.get("a")
     with pytest.raises(ProviderStopped, match="cannot list jobs"):
-        await inspector.jobs("a", state="waiting")
+        await inspector.jobs.list("a", state="waiting")
     with pytest.raises(ProviderStopped, match="cannot count jobs"):
-        await inspector.counts("a")
+        await inspector.queues.count("a")
 
 
 async def test_a_job_is_cancelled_and_told_so(provider: EventProvider) -> None:
     emission = provider.emit("order.placed", 1)
     await emission.enqueued()
-    assert await provider.inspector.cancel(emission.job_id, "not wanted")
+    assert await provider.inspector.jobs.cancel(emission.job_id, "not wanted")
     with pytest.raises(JobCancelled):
         await emission
-    job = await provider.inspector.job(emission.job_id)
+    job = await provider.inspector.jobs.get(emission.job_id)
     assert (job.state, job.error) == ("cancelled", "JobCancelled: not wanted")
-    assert not await provider.inspector.cancel(emission.job_id)
+    assert not await provider.inspector.jobs.cancel(emission.job_id)
 
 
 async def _emit(provider: EventProvider, event: str, count: int, **options: Any) -> list[str]:
@@ -163,9 +164,11 @@ async def _emit(provider: EventProvider, event: str, count: int, **options: Any)
 
 
 async def _pages(provider: EventProvider, event: str, state: JobState, limit: int) -> list[JobList]:
-    pages = [await provider.inspector.jobs(event, state=state, limit=limit)]
+    pages = [await provider.inspector.jobs.list(event, state=state, limit=limit)]
     while pages[-1].cursor is not None:
-        pages.append(await provider.inspector.jobs(event, state=state, limit=limit, cursor=pages[-1].cursor))
+        pages.append(
+            await provider.inspector.jobs.list(event, state=state, limit=limit, cursor=pages[-1].cursor)
+        )
     return pages
 
 
@@ -204,10 +207,10 @@ async def test_delayed_jobs_of_other_queues_are_passed_over(provider: EventProvi
     ids = await _emit(provider, "a", 3, delay=120)
     assert _ids(await _pages(provider, "a", "delayed", 2)) == ids
     assert _ids(await _pages(provider, "other", "delayed", 500)) == others
-    counts = await provider.inspector.counts("other")
+    counts = await provider.inspector.queues.count("other")
     assert {state: count for state, count in counts.items() if count} == {"delayed": 1100}
     assert set(counts) == set(get_args(JobState))
-    assert (await provider.inspector.counts("a"))["delayed"] == 3
+    assert (await provider.inspector.queues.count("a"))["delayed"] == 3
 
 
 async def test_ended_jobs_come_the_newest_first_also_while_some_of_them_go(
@@ -215,15 +218,15 @@ async def test_ended_jobs_come_the_newest_first_also_while_some_of_them_go(
 ) -> None:
     ids = await _emit(provider, "a", 12)
     for each in ids:
-        await provider.inspector.cancel(each)
-    first = await provider.inspector.jobs("a", state="cancelled", limit=5)
+        await provider.inspector.jobs.cancel(each)
+    first = await provider.inspector.jobs.list("a", state="cancelled", limit=5)
     assert first.cursor is not None
     ended = admin("ZREVRANGE", f"{prefix}:2:{{0}}:cancelled:event.a", 0, -1)
     assert [job.id for job in first.jobs] == ended[:5]
-    rest = await provider.inspector.jobs("a", state="cancelled", limit=20, cursor=first.cursor)
+    rest = await provider.inspector.jobs.list("a", state="cancelled", limit=20, cursor=first.cursor)
     assert [job.id for job in rest.jobs] == ended[5:]
     admin("ZREM", f"{prefix}:2:{{0}}:cancelled:event.a", ended[4])  # where the page ended
-    rest = await provider.inspector.jobs("a", state="cancelled", limit=20, cursor=first.cursor)
+    rest = await provider.inspector.jobs.list("a", state="cancelled", limit=20, cursor=first.cursor)
     assert set(ended[5:]) <= {job.id for job in rest.jobs}  # those of the same instant may come again
 
 
@@ -238,11 +241,11 @@ async def test_a_queue_is_named_by_event_name_group_or_itself(provider: EventPro
         ("event.event.of.mine@audit", [f"{emission.job_id}@audit"]),
         ("of.mine", []),
     ):
-        assert _ids([await provider.inspector.jobs(given, state="waiting")]) == ids
+        assert _ids([await provider.inspector.jobs.list(given, state="waiting")]) == ids
     other = provider.emit("plain", 1)
     await other.enqueued()
-    assert _ids([await provider.inspector.jobs("plain", state="waiting")]) == [other.job_id]
-    assert _ids([await provider.inspector.jobs("plain@audit", state="waiting")]) == []
+    assert _ids([await provider.inspector.jobs.list("plain", state="waiting")]) == [other.job_id]
+    assert _ids([await provider.inspector.jobs.list("plain@audit", state="waiting")]) == []
 
 
 @pytest.mark.parametrize(
@@ -260,7 +263,7 @@ async def test_a_queue_is_named_by_event_name_group_or_itself(provider: EventPro
 )
 async def test_wrong_questions_are_refused(provider: EventProvider, given: Any, told: str) -> None:
     with pytest.raises(DefinitionError, match=told):
-        await provider.inspector.jobs("a", **given)
+        await provider.inspector.jobs.list("a", **given)
 
 
 async def test_damaged_and_foreign_records_are_told_as_far_as_they_can_be_read(
@@ -278,15 +281,15 @@ async def test_damaged_and_foreign_records_are_told_as_far_as_they_can_be_read(
     admin("RPUSH", names["log:bad"], "[1]")
     admin("SET", names["job:foreign"], "x")
     admin("ZADD", names["failed:event.a"], 5, "bad", 6, "foreign", 7, "gone")
-    job = await provider.inspector.job("bad")
+    job = await provider.inspector.jobs.get("bad")
     assert (job.stalls, job.error, job.errors, job.payload) == (0, "no JSON", ["[1]", "no JSON"], "?{")
     assert [(each.kind, each.attempt, each.type) for each in job.failures] == [
         ("failed", 0, "[1]"),
         ("failed", 0, "no JSON"),
     ]
     with pytest.raises(UnknownJob):
-        await provider.inspector.job("foreign")
-    (listed,) = (await provider.inspector.jobs("a", state="failed")).jobs
+        await provider.inspector.jobs.get("foreign")
+    (listed,) = (await provider.inspector.jobs.list("a", state="failed")).jobs
     assert (listed.id, listed.error) == ("bad", "no JSON")
 
 
@@ -308,9 +311,9 @@ async def test_a_tree_is_told_with_its_members_and_who_needs_whom(make_provider:
         handle = await flows.execute(flow, {"a": 1})
         with pytest.raises(StepError):
             await handle.result()
-        tree = await provider.inspector.tree(handle.id)
-        job = await provider.inspector.job(f"{handle.id}/1/first/0")
-        (listed,) = (await provider.inspector.jobs("workflow.pair", state="failed")).jobs
+        tree = await provider.inspector.trees.get(handle.id)
+        job = await provider.inspector.jobs.get(f"{handle.id}/1/first/0")
+        (listed,) = (await provider.inspector.jobs.list("workflow.pair", state="failed")).jobs
     assert (tree.root.id, tree.root.state, tree.root.is_root, tree.root.stop) == (
         handle.id,
         "failed",
@@ -344,8 +347,8 @@ async def test_roots_that_wait_for_their_members_are_listed_and_counted(provider
     flows.register(flow)
     handles = [await flows.execute(flow, None) for _ in range(3)]
     await provider.flush()
-    listed = await provider.inspector.jobs("workflow.never", state="waiting-children", limit=2)
+    listed = await provider.inspector.jobs.list("workflow.never", state="waiting-children", limit=2)
     assert len(listed.jobs) == 2
-    assert (await provider.inspector.counts("workflow.never"))["waiting-children"] == 3
-    assert (await provider.inspector.counts("workflow.never.steps"))["waiting"] == 3
-    assert await provider.inspector.cancel(handles[0].id)
+    assert (await provider.inspector.queues.count("workflow.never"))["waiting-children"] == 3
+    assert (await provider.inspector.queues.count("workflow.never.steps"))["waiting"] == 3
+    assert await provider.inspector.jobs.cancel(handles[0].id)

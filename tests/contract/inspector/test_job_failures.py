@@ -54,7 +54,7 @@ async def test_stalls_are_told_with_their_worker_and_each_failure_once(
     fields = {"attempts": 1, "stalls": 2, "body": "1", "ended": 1, "result": outcome}
     admin(*make_record(job, queue="event.a", state=state, **fields))
     admin("RPUSH", log, describe(OSError("gone"), attempts=1), _stall(1), _stall(2))
-    report = await provider.inspector.job("a")
+    report = await provider.inspector.jobs.get("a")
     told = [(each.kind, each.attempt, each.type, each.message, each.worker) for each in report.failures]
     assert told == [
         ("failed", 1, "OSError", "gone", ""),
@@ -73,5 +73,5 @@ async def test_the_newest_fifty_failures_are_told(
     outcome = describe(ValueError("no"), attempts=51)
     admin(*make_record(job, queue="event.a", ended=1, result=outcome, state="failed"))
     admin("RPUSH", log, *(describe(ValueError("no"), attempts=number) for number in range(1, 51)))
-    failures = (await provider.inspector.job("a")).failures
+    failures = (await provider.inspector.jobs.get("a")).failures
     assert [each.attempt for each in failures] == list(range(2, 52))

@@ -47,7 +47,7 @@ async def test_lines_of_each_attempt_are_kept_in_order_with_their_times_and_the_
     async with provider, provider.worker() as worker:
         emissions = [provider.emit(name) for name in ("loop", "thread")]
         await asyncio.gather(*emissions)
-        one, other = [await provider.inspector.job(each.job_id) for each in emissions]
+        one, other = [await provider.inspector.jobs.get(each.job_id) for each in emissions]
     assert _texts(one) == ["attempt 1 begins", "and ends\nso", "attempt 2 begins", "and ends\nso"]
     assert _texts(other) == ["line 0", "line 1", "line 2"]
     assert {each.worker for each in one.lines} == {worker.id}
@@ -71,7 +71,7 @@ async def test_a_handler_that_fails_or_times_out_has_its_last_lines_too(make_pro
         emission = provider.emit("a")
         with pytest.raises(HandlerError, match="TimeoutError"):
             await emission
-        assert _texts(await provider.inspector.job(emission.job_id)) == ["cut off"]
+        assert _texts(await provider.inspector.jobs.get(emission.job_id)) == ["cut off"]
 
 
 async def test_the_newest_hundred_lines_stay_of_64_kib_together(make_provider: MakeProvider) -> None:
@@ -89,7 +89,7 @@ async def test_the_newest_hundred_lines_stay_of_64_kib_together(make_provider: M
         for length in (0, 1000, 100_000):
             emission = provider.emit("a", length)
             await emission
-            reports.append(await provider.inspector.job(emission.job_id))
+            reports.append(await provider.inspector.jobs.get(emission.job_id))
     short, long, cut = ([text.partition(" ") for text in _texts(report)] for report in reports)
     assert [number for number, _, _ in short] == [str(n) for n in range(150, 250)]
     assert [number for number, _, _ in long] == [str(n) for n in range(250 - len(long), 250)]
@@ -126,7 +126,7 @@ async def test_lines_of_many_jobs_travel_in_few_calls(
         assert len(calls) <= 50
         second = provider.emit_many("b", range(10))
         await asyncio.gather(*second)
-        report = await provider.inspector.job(second[-1].job_id)
+        report = await provider.inspector.jobs.get(second[-1].job_id)
     assert _texts(report) == ["in a batch"]
 
 
@@ -154,7 +154,7 @@ async def test_steps_keep_lines_with_the_job_that_they_run_in(
         handle = await flows.execute(workflow, None)
         await handle.result()
         jobs = ids if spread else [handle.id]
-        reports = [await provider.inspector.job(each) for each in jobs]
+        reports = [await provider.inspector.jobs.get(each) for each in jobs]
     assert [text for report in reports for text in _texts(report)] == ["charge: charged", "ship: shipped"]
     await run_inline(workflow, None)
 

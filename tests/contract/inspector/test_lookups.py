@@ -1,4 +1,4 @@
-"""`inspector.find` and lists by time: jobs by idempotency key, by correlation id, and by their end."""
+"""`inspector.jobs.find` and lists by time: jobs by idempotency key, by correlation id, and by their end."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ async def test_a_job_is_found_by_its_key_in_each_group(make_provider: MakeProvid
         emission = provider.emit("order", 1, idempotency_key="o 1", reply=False)
         await emission.enqueued()
         await provider.emit("order", 2, idempotency_key="o 2", reply=False)
-        found = await provider.inspector.find("order", idempotency_key="o 1")
+        found = await provider.inspector.jobs.find("order", idempotency_key="o 1")
         assert [(each.id, each.queue, each.state) for each in found.jobs] == [
             (emission.job_id, "event.order", "waiting"),
             (f"{emission.job_id}@audit", "event.order@audit", "waiting"),
         ]
         assert found.is_whole
-        assert (await provider.inspector.find("order", idempotency_key="none")).jobs == []
-        (only,) = (await provider.inspector.find("order@audit", idempotency_key="o 2")).jobs
+        assert (await provider.inspector.jobs.find("order", idempotency_key="none")).jobs == []
+        (only,) = (await provider.inspector.jobs.find("order@audit", idempotency_key="o 2")).jobs
         assert only.queue == "event.order@audit"
 
 
@@ -46,7 +46,7 @@ async def test_the_job_that_comes_after_that_of_a_key_is_found_too(make_provider
         await first.enqueued()
         await asyncio.wait_for(began.wait(), 240)
         await provider.emit("save", 2, idempotency_key="k", keep_last=True, reply=False)
-        found = await provider.inspector.find("save", idempotency_key="k")
+        found = await provider.inspector.jobs.find("save", idempotency_key="k")
         assert [each.state for each in found.jobs] == ["active", "delayed"]
         go_on.set()
 
@@ -65,7 +65,7 @@ async def test_all_jobs_of_a_chain_are_found_by_its_correlation_id(make_provider
         with pytest.raises(Exception, match="late"):
             await first
         await own.enqueued()
-        find = provider.inspector.find
+        find = provider.inspector.jobs.find
         while len((await find(correlation_id="chain 7")).jobs) < 2:
             pass
         chain = await find(correlation_id=first.job_id)
@@ -87,19 +87,19 @@ async def test_a_search_is_bounded_and_says_so(
     async with make_provider() as provider:
         for n in range(10):
             await provider.emit("order", n, correlation_id=f"c{n}", reply=False)
-        found = await provider.inspector.find("order", correlation_id="c1")
+        found = await provider.inspector.jobs.find("order", correlation_id="c1")
         assert (len(found.jobs), found.is_whole) == (1, False)
         monkeypatch.setattr("eventbus.admin.jobs.lookups._MOST_SEEN", 100)
         monkeypatch.setattr("eventbus.admin.jobs.lookups._MOST_FOUND", 2)
         for n in range(3):
             await provider.emit("bill", n, correlation_id="same", reply=False)
-        found = await provider.inspector.find(correlation_id="same")
+        found = await provider.inspector.jobs.find(correlation_id="same")
         assert (len(found.jobs), found.is_whole) == (2, False)
 
 
 async def test_a_search_for_nothing_or_for_two_things_is_refused(make_provider: MakeProvider) -> None:
     async with make_provider() as provider:
-        find = provider.inspector.find
+        find = provider.inspector.jobs.find
         for given in ({}, {"idempotency_key": "a", "correlation_id": "b"}):
             with pytest.raises(DefinitionError, match="either idempotency_key or correlation_id"):
                 await find("order", **given)
@@ -115,15 +115,15 @@ async def test_a_list_by_time_has_what_ended_lately(make_provider: MakeProvider)
             await provider.emit("order", n)
         await provider.emit("order", 5, keep_completed="1 hour")
         look = provider.inspector
-        assert len((await look.jobs("order", state="completed", since="1 hour")).jobs) == 5
-        first = await look.jobs("order", state="completed", since="1 hour", limit=2)
-        rest = await look.jobs("order", state="completed", since="1 hour", cursor=first.cursor)
-        apart = await look.jobs("order", state="completed", since="1 hour", cursor=rest.cursor)
+        assert len((await look.jobs.list("order", state="completed", since="1 hour")).jobs) == 5
+        first = await look.jobs.list("order", state="completed", since="1 hour", limit=2)
+        rest = await look.jobs.list("order", state="completed", since="1 hour", cursor=first.cursor)
+        apart = await look.jobs.list("order", state="completed", since="1 hour", cursor=rest.cursor)
         assert [len(page.jobs) for page in (first, rest, apart)] == [2, 3, 1]
         assert apart.cursor is None
-        assert (await look.jobs("order", state="completed", since=0)).jobs == []
+        assert (await look.jobs.list("order", state="completed", since=0)).jobs == []
         with pytest.raises(DefinitionError, match="expected since with state completed, failed or cancelled"):
-            await look.jobs("order", state=cast("Any", "waiting"), since=5)
+            await look.jobs.list("order", state=cast("Any", "waiting"), since=5)
 
 
 def _row(job: str, ended: int) -> JobRow:

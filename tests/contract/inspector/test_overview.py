@@ -1,4 +1,4 @@
-"""`inspector.queues()` and `inspector.workers()`: all queues with their counts, and all workers."""
+"""`inspector.queues.list()` and `inspector.workers.list()`: all queues with their counts, and all workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READS = ("ZRANGE", "SMEMBERS", "LLEN", "ZCARD", "TIME", "active", "survey", "li
 
 
 async def _queue(provider: EventProvider, name: str) -> QueueReport:
-    (found,) = [each for each in await provider.inspector.queues() if each.name == name]
+    (found,) = [each for each in await provider.inspector.queues.list() if each.name == name]
     return found
 
 
@@ -39,10 +39,10 @@ async def test_every_queue_is_listed_with_its_counts(make_provider: MakeProvider
 
     provider.on("order", group="audit")(lambda n: None)
     async with provider:
-        assert await provider.inspector.queues() == []
+        assert await provider.inspector.queues.list() == []
         await provider.emit("lonely", 1, reply=False)
         await provider.emit("soon", 1, reply=False, delay="1 hour")
-        names = [each.name for each in await provider.inspector.queues()]
+        names = [each.name for each in await provider.inspector.queues.list()]
         assert names == ["event.lonely", "event.soon"], "before anybody serves them"
         async with provider.worker():
             await provider.emit("order", 0)
@@ -59,7 +59,7 @@ async def test_every_queue_is_listed_with_its_counts(make_provider: MakeProvider
             assert 0 <= order.oldest < 60
             audit = await _queue(provider, "event.order@audit")
             assert (audit.event, audit.group, audit.workers) == ("order", "audit", 1)
-            assert [each.name for each in await provider.inspector.queues("order@audit")] == [audit.name]
+            assert [each.name for each in await provider.inspector.queues.list("order@audit")] == [audit.name]
             go_on.set()
         soon = await _queue(provider, "event.soon")
         assert (soon.delayed, soon.waiting, soon.oldest, soon.workers) == (1, 0, None, 0)
@@ -69,7 +69,7 @@ async def test_a_queue_says_who_paused_it_and_what_limits_it(make_provider: Make
     async with make_provider() as provider:
         await provider.pause("order", reason="audit", by="ann")
         await provider.set_limit("bill", Limit(at_once=3))
-        bill, order = await provider.inspector.queues()
+        bill, order = await provider.inspector.queues.list()
         assert order.paused is not None
         assert order.paused == PauseReport(since_ms=order.paused.since_ms, by="ann", reason="audit")
         assert (order.limited, order.limit, bill.paused) == (False, None, None)
@@ -82,7 +82,7 @@ async def test_one_queue_is_looked_at_by_its_event_also_where_nobody_knows_it(
     make_provider: MakeProvider,
 ) -> None:
     async with make_provider() as provider:
-        found = await provider.inspector.queues(Event("none"))
+        found = await provider.inspector.queues.list(Event("none"))
         assert found == [QueueReport(name="event.none", event="none")]
 
 
@@ -97,11 +97,11 @@ async def test_every_worker_is_listed_until_it_ends(make_provider: MakeProvider)
 
     other.on("bill")(lambda n: None)
     async with provider, other:
-        assert await provider.inspector.workers() == []
+        assert await provider.inspector.workers.list() == []
         async with provider.worker() as worker, other.worker():
             await provider.emit("order", 1, reply=False)
             await asyncio.wait_for(began.wait(), 240)
-            bank, shop = await provider.inspector.workers()
+            bank, shop = await provider.inspector.workers.list()
             assert (bank.name, bank.queues, bank.running) == ("bank", ["event.bill"], 0)
             process = (shop.host, shop.pid, shop.version)
             assert process == (socket.gethostname(), os.getpid(), __version__)
@@ -109,7 +109,7 @@ async def test_every_worker_is_listed_until_it_ends(make_provider: MakeProvider)
             assert (shop.running, shop.concurrency) == (1, 7)
             assert 0 < shop.started_ms <= shop.heard_ms
             go_on.set()
-        assert await provider.inspector.workers() == []
+        assert await provider.inspector.workers.list() == []
 
 
 async def test_a_look_at_all_queues_costs_as_many_calls_with_many_jobs_as_with_few(
@@ -136,9 +136,11 @@ async def test_a_look_at_all_queues_costs_as_many_calls_with_many_jobs_as_with_f
             with monkeypatch.context() as patch:
                 patch.setattr(RetryingCaller, "script", note_script)
                 patch.setattr(RetryingCaller, "command", note_command)
-                (order,) = await provider.inspector.queues()
-                await provider.inspector.counts("order", states=["waiting", "delayed", "failed", "completed"])
-                await provider.inspector.jobs("order", state="delayed")
+                (order,) = await provider.inspector.queues.list()
+                await provider.inspector.queues.count(
+                    "order", states=["waiting", "delayed", "failed", "completed"]
+                )
+                await provider.inspector.jobs.list("order", state="delayed")
             assert (order.waiting, order.delayed) == (1 + (count > 1) * count, 1 + (count > 1) * count)
             seen.append([each for each in calls if each in _READS])
             calls.clear()
@@ -165,7 +167,7 @@ async def test_a_call_is_about_50_queues_and_holds_nobody_up(
                 await provider.emit(f"order.{n}", n, reply=False)
             with monkeypatch.context() as patch:
                 patch.setattr(RetryingCaller, "script", note)
-                assert len(await provider.inspector.queues()) == names[-1] + 1
+                assert len(await provider.inspector.queues.list()) == names[-1] + 1
             seen.append(Counter(name for name in calls if name in _READS))
             calls.clear()
     assert seen == [

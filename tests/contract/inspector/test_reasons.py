@@ -1,4 +1,4 @@
-"""Why a job is in its state, as `inspector.why` says it."""
+"""Why a job is in its state, as `inspector.jobs.why` says it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_each_reason_gives_way_to_the_next_one(make_provider: MakeProvider
         ids = [emission.job_id for emission in emissions]
 
         async def why(job: str) -> StateReason:
-            return await provider.inspector.why(job)
+            return await provider.inspector.jobs.why(job)
 
         reason = await why(ids[1])
         assert (reason.kind, reason.by, reason.until_ms) == ("paused", "ann", 0)
@@ -91,9 +91,9 @@ async def test_a_job_behind_a_stuck_one_names_who_holds_its_place_and_for_how_lo
         other = provider.emit(event, "other", reply=False) if how == "key" else None
         behind = provider.emit(event, "acme", **options)
         await behind.enqueued()
-        reason = await provider.inspector.why(behind.job_id)
+        reason = await provider.inspector.jobs.why(behind.job_id)
         while not reason.holders:  # the claim that meets a key lets it rest
-            reason = await provider.inspector.why(behind.job_id)
+            reason = await provider.inspector.jobs.why(behind.job_id)
         assert (reason.by, reason.holders) == (worker.id, [stuck.job_id])
         assert f"Job {stuck.job_id} has held it for " in reason.text
         assert f" s, on worker {worker.id}." in reason.text
@@ -120,13 +120,13 @@ async def test_a_worker_that_does_not_answer_is_named_with_its_lag(
         leases.close()
         emission = provider.emit("a", 1, reply=False)
         await emission
-        reason = await provider.inspector.why(emission.job_id)
+        reason = await provider.inspector.jobs.why(emission.job_id)
         assert (reason.kind, reason.by, reason.since_ms) == ("unserved", "blocked", now - 60_000)
         assert reason.text == (
             "No worker serves event.a now: its worker blocked has not answered for 60 s; last lag 35 s: "
             "code blocks its event loop, and 1 other neither."
         )
-        (queue,) = await provider.inspector.queues("a")
+        (queue,) = await provider.inspector.queues.list("a")
         assert [(each.worker, each.lag_ms, each.is_blocked) for each in queue.silent] == [
             ("blocked", 35_000, True),
             ("dead", 0, False),
@@ -166,11 +166,11 @@ async def test_a_job_whose_worker_renews_no_lease_is_not_told_as_one_that_runs(
         await asyncio.wait_for(began.wait(), 240)
         engine: Any = worker._worker  # pyright: ignore[reportPrivateUsage]
         await engine.leases.aclose()  # as if its process was killed
-        reasons = [await provider.inspector.why(emission.job_id)]
+        reasons = [await provider.inspector.jobs.why(emission.job_id)]
         async with asyncio.timeout(240):
             while reasons[-1].kind != "orphaned":
                 await asyncio.sleep(0.05)
-                reasons.append(await provider.inspector.why(emission.job_id))
+                reasons.append(await provider.inspector.jobs.why(emission.job_id))
         assert reasons[0].kind == "running"
         assert reasons[-1].by == worker.id
         assert reasons[-1].since_ms > 0
@@ -189,16 +189,16 @@ async def test_a_delayed_job_says_when_it_is_due_and_one_that_failed_that_it_did
     async with provider:
         late = provider.emit("a", 1, delay="2 hours", reply=False)
         await late
-        report = await provider.inspector.job(late.job_id)
-        reason = await provider.inspector.why(late.job_id)
+        report = await provider.inspector.jobs.get(late.job_id)
+        reason = await provider.inspector.jobs.why(late.job_id)
         assert (reason.kind, reason.until_ms) == ("delayed", report.due_ms)
         async with provider.worker():
             failing = provider.emit("a", 2, reply=False)
             await failing
             async with asyncio.timeout(240):
-                while (await provider.inspector.why(failing.job_id)).kind != "retry":  # noqa: ASYNC110
+                while (await provider.inspector.jobs.why(failing.job_id)).kind != "retry":  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-        reason = await provider.inspector.why(failing.job_id)
+        reason = await provider.inspector.jobs.why(failing.job_id)
         assert reason.kind == "retry"
         assert reason.text.startswith("It has failed once. Its next attempt is due at 20")
         assert reason.until_ms > 0
@@ -221,9 +221,9 @@ async def test_a_job_that_its_limit_key_holds_back_names_the_key(
         for emission in emissions:
             await emission.enqueued()
         await asyncio.wait_for(began.wait(), 240)
-        reason = await provider.inspector.why(emissions[1].job_id)
+        reason = await provider.inspector.jobs.why(emissions[1].job_id)
         while reason.key == "":  # the claim that meets the key again lets it rest
-            reason = await provider.inspector.why(emissions[1].job_id)
+            reason = await provider.inspector.jobs.why(emissions[1].job_id)
         assert (reason.kind, reason.key) == ("limit", "acme & co")
         assert reason.holders == [emissions[0].job_id]
         assert reason.text.startswith(
@@ -245,11 +245,11 @@ async def test_a_job_that_a_rate_holds_back_says_until_when(make_provider: MakeP
             await provider.emit(event, "acme")
             second = provider.emit(event, "acme", reply=False)
             await second.enqueued()
-            reason = await provider.inspector.why(second.job_id)
+            reason = await provider.inspector.jobs.why(second.job_id)
             while reason.until_ms == 0:
-                reason = await provider.inspector.why(second.job_id)
+                reason = await provider.inspector.jobs.why(second.job_id)
             assert (reason.kind, reason.key) == ("limit", key)
-            assert reason.until_ms > (await provider.inspector.job(second.job_id)).created_ms
+            assert reason.until_ms > (await provider.inspector.jobs.get(second.job_id)).created_ms
             assert " job " in reason.text
 
 
@@ -257,12 +257,12 @@ async def test_a_job_that_a_rate_holds_back_says_until_when(make_provider: MakeP
 async def test_a_job_that_is_not_known_is_an_error(make_provider: MakeProvider, job: str) -> None:
     async with make_provider() as provider:
         with pytest.raises(UnknownJob):
-            await provider.inspector.why(job)
+            await provider.inspector.jobs.why(job)
 
 
 async def test_a_provider_that_is_not_started_says_so(make_provider: MakeProvider) -> None:
     with pytest.raises(EventBusError, match="start"):
-        await make_provider().inspector.why("j")
+        await make_provider().inspector.jobs.why("j")
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,12 @@ async def test_a_handler_and_its_emitter_get_the_values_and_a_look_does_not_show
         emission = provider.emit(paid, Order("o-1", CARD))
         assert (await emission).code == "c0de"
     assert got == [CARD]
-    report = await other.inspector.job(emission.job_id)
+    report = await other.inspector.jobs.get(emission.job_id)
     assert report.payload["id"] == "o-1"
     assert report.payload["card"].startswith("•••")
     assert report.result["number"] == 7
     assert report.result["code"].startswith("•••")
-    revealed = await other.inspector.job(emission.job_id, reveal=True)
+    revealed = await other.inspector.jobs.get(emission.job_id, reveal=True)
     assert revealed.payload == {"id": "o-1", "card": CARD}
     assert revealed.result == {"number": 7, "code": "c0de"}
 
@@ -85,7 +85,7 @@ async def test_the_marks_travel_with_each_kind_of_emission(
     async with make_provider() as provider:
         emission = provider.emit(paid, Order("o-1", CARD), reply=False, **options)
         await emission.enqueued()
-    assert CARD not in str(await other.inspector.job(emission.job_id))
+    assert CARD not in str(await other.inspector.jobs.get(emission.job_id))
 
 
 async def test_the_marks_stay_when_somebody_replaces_the_payload(
@@ -94,8 +94,8 @@ async def test_the_marks_stay_when_somebody_replaces_the_payload(
     async with make_provider() as provider:
         emission = provider.emit(paid, Order("o-1", CARD), reply=False)
         await emission.enqueued()
-        await provider.inspector.replace_payload(paid, emission.job_id, Order("o-2", "5555-5555"))
-    report = await other.inspector.job(emission.job_id)
+        await provider.inspector.jobs.replace_payload(paid, emission.job_id, Order("o-2", "5555-5555"))
+    report = await other.inspector.jobs.get(emission.job_id)
     assert report.payload["id"] == "o-2"
     assert "5555-5555" not in str(report)
 
@@ -104,14 +104,14 @@ async def test_what_a_report_shows_does_not_replace_the_value(make_provider: Mak
     async with make_provider() as provider:
         emission = provider.emit(paid, Order("o-1", CARD), reply=False)
         await emission.enqueued()
-        shown = (await provider.inspector.job(emission.job_id)).payload
+        shown = (await provider.inspector.jobs.get(emission.job_id)).payload
         for call in (
-            provider.inspector.replace_payload(paid, emission.job_id, Order("o-2", shown["card"])),
-            provider.inspector.edit(emission.job_id, {**shown, "id": "o-2"}),
+            provider.inspector.jobs.replace_payload(paid, emission.job_id, Order("o-2", shown["card"])),
+            provider.inspector.jobs.edit(emission.job_id, {**shown, "id": "o-2"}),
         ):
             with pytest.raises(PayloadError, match=r"holds at \$.card what is only shown"):
                 await call
-        whole = await provider.inspector.job(emission.job_id, reveal=True)
+        whole = await provider.inspector.jobs.get(emission.job_id, reveal=True)
     assert whole.payload == {"id": "o-1", "card": CARD}
 
 
@@ -121,7 +121,7 @@ async def test_what_a_schedule_emits_has_the_marks(make_provider: MakeProvider, 
             paid, id="nightly", every="1 hour", payload=Order("o-1", CARD)
         )
         job_id = await schedule.trigger()
-    assert CARD not in str(await other.inspector.job(job_id))
+    assert CARD not in str(await other.inspector.jobs.get(job_id))
 
 
 async def test_a_provider_that_knows_the_event_hides_what_was_emitted_by_name(
@@ -133,7 +133,7 @@ async def test_a_provider_that_knows_the_event_hides_what_was_emitted_by_name(
     provider = make_provider()
     provider.on(paid)(_pay)
     async with provider:
-        assert CARD not in str(await provider.inspector.job(emission.job_id))
+        assert CARD not in str(await provider.inspector.jobs.get(emission.job_id))
 
 
 async def _pay(order: Order) -> Receipt:
@@ -153,7 +153,7 @@ async def test_an_error_that_quotes_a_value_shows_it_nowhere(
             await emission
     assert "was declined" in str(raised.value)
     assert CARD not in f"{raised.value} {raised.value.remote_traceback} {raised.value.causes}"
-    report = await other.inspector.job(emission.job_id)
+    report = await other.inspector.jobs.get(emission.job_id)
     assert len(report.failures) == 2
     assert CARD not in str(report)
     assert [entry["event"] for entry in logged if "error" in entry] == [
@@ -218,7 +218,7 @@ async def test_the_errors_of_a_batch_are_those_of_their_own_jobs(
             with pytest.raises(HandlerError, match="declined: •••"):
                 await emission
     for emission in emissions:
-        assert CARD not in str(await other.inspector.job(emission.job_id))
+        assert CARD not in str(await other.inspector.jobs.get(emission.job_id))
 
 
 async def test_the_input_and_the_output_of_a_flow_are_hidden(
@@ -240,11 +240,11 @@ async def test_the_input_and_the_output_of_a_flow_are_hidden(
     async with provider.worker():
         handle = await flows.execute(workflow, Order("o-1", CARD))
         assert (await handle.result()).code == CARD
-    report = await other.inspector.job(handle.id)
+    report = await other.inspector.jobs.get(handle.id)
     assert report.payload["i"]["id"] == "o-1"
     assert report.result["number"] == 3
     assert CARD not in str(report)
-    assert CARD in str(await other.inspector.job(handle.id, reveal=True))
+    assert CARD in str(await other.inspector.jobs.get(handle.id, reveal=True))
 
 
 async def test_an_error_of_a_whole_batch_shows_no_value_of_any_of_its_jobs(
@@ -287,7 +287,7 @@ async def test_an_error_that_a_worker_recorded_has_no_digits_which_would_differ_
         emission = provider.emit(paid, Order("o-1", CARD))
         with pytest.raises(HandlerError) as raised:
             await emission
-        report = await provider.inspector.job(emission.job_id)
+        report = await provider.inspector.jobs.get(emission.job_id)
     assert report.payload["card"].startswith("•••")
     assert "•••" in raised.value.remote_message
     assert re.search(r"•••\w", raised.value.remote_message + report.error) is None
@@ -304,7 +304,7 @@ async def test_no_part_of_a_value_stands_where_a_long_error_was_cut(
         emission = provider.emit(paid, Order("o-1", "ZqKxWvJuHyGw"))
         with pytest.raises(HandlerError) as raised:
             await emission
-    report = await other.inspector.job(emission.job_id)
+    report = await other.inspector.jobs.get(emission.job_id)
     (failure,) = report.failures
     told = [failure.message, failure.causes[0][1], raised.value.remote_message, report.error]
     assert all("characters left out" in text for text in told)
@@ -352,12 +352,12 @@ async def test_progress_lines_and_results_that_repeat_a_value_do_not_show_it(
     async with provider, provider.worker():
         emission = provider.emit(told, Order("o-1", CARD))
         assert await emission == {"text": f"charged {CARD}", "n": 7}
-    report = await other.inspector.job(emission.job_id)
+    report = await other.inspector.jobs.get(emission.job_id)
     card = "•••"
     assert (report.result, report.progress) == (
         {"text": f"charged {card}", "n": 7},
         {"at": [f"charging {card}"], "of": 3},
     )
     assert [each.text for each in report.lines] == [f"charged {card}"]
-    whole = await other.inspector.job(emission.job_id, reveal=True)
+    whole = await other.inspector.jobs.get(emission.job_id, reveal=True)
     assert (whole.result["text"], whole.progress["at"]) == (f"charged {CARD}", [f"charging {CARD}"])

@@ -82,11 +82,11 @@ async def test_errors_in_a_flow_do_not_quote_what_is_sensitive_in_its_input(
         handle = await flows.execute(shop, Order("o-1", CARD))
         with pytest.raises(FlowError) as raised:
             await handle.result()
-        tree = await provider.inspector.tree(handle.id)
+        tree = await provider.inspector.trees.get(handle.id)
         seen = [str(raised.value), str(raised.value.__cause__), str(tree), str(await handle.report())]
-        seen += [str(await provider.inspector.failures(f"workflow.{shop.name}"))]
+        seen += [str(await provider.inspector.queues.failures(f"workflow.{shop.name}"))]
         seen += [str(change) for change in await changes.newest(100)]
-        seen += [str(report) for report in [await provider.inspector.job(handle.id)]]
+        seen += [str(report) for report in [await provider.inspector.jobs.get(handle.id)]]
     seen += [str(logs), str(told)]
     for span in exporter.get_finished_spans():
         seen += [f"{span.status.description} {[dict(event.attributes or {}) for event in span.events]}"]

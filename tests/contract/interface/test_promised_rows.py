@@ -46,7 +46,7 @@ async def test_what_was_not_given_is_none_in_the_context_and_none_is_a_result(
     async with provider, provider.worker():
         emission = provider.emit("bare", None)
         assert await emission is None
-        report = await provider.inspector.job(emission.job_id)
+        report = await provider.inspector.jobs.get(emission.job_id)
     assert seen == [(None, None, {})]
     assert report.emitted_ms > 0
     assert (report.meta, report.key, report.causation_id) == (None, "", "")
@@ -62,28 +62,28 @@ async def test_what_ended_more_lately_than_older_than_says_is_not_removed(
 
     async def remove(older_than: str) -> int:
         if way == "purge":
-            return await inspector.purge("charge", "failed", older_than=older_than)
-        seen = await inspector.preview_operation("remove", "charge", "failed", older_than=older_than)
-        begun = await inspector.begin_operation("remove", "charge", "failed", older_than=older_than)
-        await inspector.run_operations()
+            return await inspector.queues.purge("charge", "failed", older_than=older_than)
+        seen = await inspector.operations.preview("remove", "charge", "failed", older_than=older_than)
+        begun = await inspector.operations.begin("remove", "charge", "failed", older_than=older_than)
+        await inspector.operations.run()
 
         async def has_ended() -> bool:
-            return (await inspector.operation(begun.id)).state == "completed"
+            return (await inspector.operations.get(begun.id)).state == "completed"
 
         await until(has_ended, "the operation ends")
-        done = (await inspector.operation(begun.id)).done
+        done = (await inspector.operations.get(begun.id)).done
         assert done == seen.count
         return done
 
     async with provider:
         async with provider.worker():
             job = await _fail(provider)
-        ended = (await inspector.job(job)).ended_ms
+        ended = (await inspector.jobs.get(job)).ended_ms
         assert await remove("1 hour") == 0
-        assert (await inspector.job(job)).state == "failed"
+        assert (await inspector.jobs.get(job)).state == "failed"
         await until(lambda: _has_passed(provider, ended + 1000), "a second passes")
         assert await remove("1s") == 1
-        assert (await inspector.jobs("charge", state="failed")).jobs == []
+        assert (await inspector.jobs.list("charge", state="failed")).jobs == []
 
 
 async def test_each_attempt_counts_in_the_window_of_a_rate(make_provider: MakeProvider, until: Until) -> None:
@@ -100,9 +100,9 @@ async def test_each_attempt_counts_in_the_window_of_a_rate(make_provider: MakePr
         await emission.enqueued()
 
         async def waits_for_the_rate() -> bool:
-            job = await provider.inspector.job(emission.job_id)
+            job = await provider.inspector.jobs.get(emission.job_id)
             is_second = job.attempts == 2 and job.state == "waiting"
-            return is_second and (await provider.inspector.why(emission.job_id)).kind == "limit"
+            return is_second and (await provider.inspector.jobs.why(emission.job_id)).kind == "limit"
 
         await until(waits_for_the_rate, "the third attempt waits for the window")
         assert runs == [1, 2]
@@ -119,7 +119,7 @@ async def test_a_key_tells_how_its_job_ended(make_provider: MakeProvider) -> Non
         ended = [
             (job.id, job.state, job.error)
             for event in ("charge", "pay")
-            for job in (await provider.inspector.find(event, idempotency_key="k")).jobs
+            for job in (await provider.inspector.jobs.find(event, idempotency_key="k")).jobs
         ]
     assert ended == [(failed, "failed", "ValueError: no money"), (paid.job_id, "completed", "")]
 
@@ -164,6 +164,6 @@ async def test_a_long_traceback_is_cut_and_ends_with_the_error(make_provider: Ma
         emission = provider.emit("deep", 1)
         with pytest.raises(HandlerError):
             await emission
-        (failure,) = (await provider.inspector.job(emission.job_id)).failures
+        (failure,) = (await provider.inspector.jobs.get(emission.job_id)).failures
     assert "at the bottom" in failure.traceback
     assert len(failure.traceback) < 10_000

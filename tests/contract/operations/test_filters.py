@@ -29,8 +29,8 @@ async def test_a_job_that_was_claimed_before_its_turn_is_not_cancelled(make_prov
     async with provider:
         emissions = [provider.emit("charge", n) for n in range(3)]
         await asyncio.gather(*(each.enqueued() for each in emissions))
-        operation = await provider.inspector.begin_operation("cancel", "charge", "waiting")
-        kept = provider.inspector._life.running("look").store.controls.operations
+        operation = await provider.inspector.operations.begin("cancel", "charge", "waiting")
+        kept = provider._life.running("look").store.controls.operations
         record = await kept.take("lost", lease_ms=60_000)
         assert record is not None
         batch = msgspec.json.encode([each.job_id for each in emissions]).decode()
@@ -39,7 +39,7 @@ async def test_a_job_that_was_claimed_before_its_turn_is_not_cancelled(make_prov
         async with provider.worker():
             await begun.wait()
             await kept.save(saved, lease_ms=1)  # and then its runner dies
-            while (report := await provider.inspector.operation(operation.id)).state == "running":
+            while (report := await provider.inspector.operations.get(operation.id)).state == "running":
                 pass
             gate.set()
             assert await emissions[0] == 0, "it ran"
@@ -52,7 +52,7 @@ async def test_a_job_that_was_claimed_before_its_turn_is_not_cancelled(make_prov
 async def test_an_id_stands_for_one_filter(make_provider: MakeProvider, other: dict[str, Any]) -> None:
     async with make_provider() as provider:
         asked = provider.inspector
-        await asked.begin_operation("remove", "charge", "delayed", operation_id="mine")
-        await asked.run_operations()
+        await asked.operations.begin("remove", "charge", "delayed", operation_id="mine")
+        await asked.operations.run()
         with pytest.raises(UsageError, match="'mine' is another one"):
-            await asked.begin_operation("remove", "charge", operation_id="mine", **other)
+            await asked.operations.begin("remove", "charge", operation_id="mine", **other)

@@ -1,4 +1,4 @@
-"""Bulk operations: `inspector.begin_operation` and what workers make of it."""
+"""Bulk operations: `inspector.operations.begin` and what workers make of it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def _delay(provider: EventProvider, count: int) -> list[str]:
 
 
 def _store(provider: EventProvider) -> Store:
-    return provider.inspector._life.running("look").store
+    return provider._life.running("look").store
 
 
 def _runner(provider: EventProvider) -> OperationRunner:
@@ -63,7 +63,7 @@ def _runner(provider: EventProvider) -> OperationRunner:
 
 async def _ended(provider: EventProvider, operation: str) -> OperationReport:
     """Wait until workers have done it; as long as the test may take."""
-    while (report := await provider.inspector.operation(operation)).state == "running":  # noqa: ASYNC110
+    while (report := await provider.inspector.operations.get(operation)).state == "running":  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     return report
 
@@ -81,9 +81,9 @@ async def test_workers_retry_all_failed_jobs_with_one_error_whichever_queues_the
         async with provider.worker():
             await _fail(provider, 250)
         bank.is_up, asked = True, provider.inspector
-        preview = await asked.preview_operation("retry", "charge", error="ValueError")
+        preview = await asked.operations.preview("retry", "charge", error="ValueError")
         assert (preview.count, preview.is_exact, len(preview.samples)) == (125, True, 20)
-        begun = await asked.begin_operation(
+        begun = await asked.operations.begin(
             "retry", "charge", error="ValueError", by="ann", reason="the bank is up"
         )
         assert (begun.state, begun.total, begun.done, begun.failed) == ("running", 125, 0, 0)
@@ -92,8 +92,11 @@ async def test_workers_retry_all_failed_jobs_with_one_error_whichever_queues_the
         assert (report.state, report.done, report.failed) == ("completed", 125, 0)
         assert (report.by, report.reason, report.job_state) == ("ann", "the bank is up", "failed")
         assert report.began_ms <= report.ended_ms
-        assert await asked.counts("charge", states=["waiting", "failed"]) == {"waiting": 125, "failed": 125}
-        assert [each.id for each in await asked.operations()] == [begun.id]
+        assert await asked.queues.count("charge", states=["waiting", "failed"]) == {
+            "waiting": 125,
+            "failed": 125,
+        }
+        assert [each.id for each in await asked.operations.list()] == [begun.id]
 
 
 async def test_a_job_that_fails_after_the_beginning_is_not_retried_again(make_provider: MakeProvider) -> None:
@@ -102,7 +105,7 @@ async def test_a_job_that_fails_after_the_beginning_is_not_retried_again(make_pr
     async with provider:
         async with provider.worker():
             await _fail(provider, 120)
-        begun = await provider.inspector.begin_operation("retry", "charge")
+        begun = await provider.inspector.operations.begin("retry", "charge")
         async with provider.worker() as worker:  # each fails again at once
             report = await _ended(provider, begun.id)
             await worker.wait_drained(provider.flush)
@@ -120,7 +123,7 @@ async def test_a_batch_whose_runner_is_lost_is_done_once_and_counted_once(
         async with provider.worker():
             await _fail(provider, 250)
         bank.is_up = True
-        begun = await provider.inspector.begin_operation("retry", "charge")
+        begun = await provider.inspector.operations.begin("retry", "charge")
         retrials = _store(provider).controls.retrials
         real, calls = retrials.retry, list[str]()
 
@@ -139,9 +142,9 @@ async def test_a_batch_whose_runner_is_lost_is_done_once_and_counted_once(
         if is_done:  # some of them run before anybody goes on
             async with provider.worker() as worker:
                 await worker.wait_drained(provider.flush)
-        while (await provider.inspector.operation(begun.id)).state == "running":
+        while (await provider.inspector.operations.get(begun.id)).state == "running":
             await _runner(provider).run_once()
-        report = await provider.inspector.operation(begun.id)
+        report = await provider.inspector.operations.get(begun.id)
         assert (report.state, report.done, report.failed) == ("completed", 250, 0)
         assert calls[1] == calls[2], "the batch keeps its name"
         async with provider.worker() as worker:
@@ -157,7 +160,7 @@ async def test_a_runner_that_lost_its_lease_does_no_further_batch(
     async with provider:
         async with provider.worker():
             await _fail(provider, 350)
-        begun = await provider.inspector.begin_operation("retry", "charge")
+        begun = await provider.inspector.operations.begin("retry", "charge")
         retrials = _store(provider).controls.retrials
         real, calls = retrials.retry, list[str]()
 
@@ -170,7 +173,7 @@ async def test_a_runner_that_lost_its_lease_does_no_further_batch(
 
         monkeypatch.setattr(retrials, "retry", overtake)
         assert await _runner(provider).run_once(lease_ms=0)
-        report = await provider.inspector.operation(begun.id)
+        report = await provider.inspector.operations.get(begun.id)
         assert (report.state, report.done, report.failed) == ("completed", 350, 0)
         assert len(calls) == 1 + 4, "the first one did its batch alone, and the other one all"
 
@@ -182,22 +185,22 @@ async def test_stop_leaves_the_rest_and_counts_what_was_under_way(
     async with provider:
         await _delay(provider, 300)
         asked = provider.inspector
-        begun = await asked.begin_operation("remove", "charge", "delayed")
+        begun = await asked.operations.begin("remove", "charge", "delayed")
         retrials = _store(provider).controls.retrials
         real = retrials.remove
 
         async def stop(jobs: Any, **given: Any) -> list[str]:
             words = await real(jobs, **given)
-            assert await asked.stop_operation(begun.id, by="bob")
+            assert await asked.operations.stop(begun.id, by="bob")
             return words
 
         monkeypatch.setattr(retrials, "remove", stop)
         assert await _runner(provider).run_once()
-        report = await asked.operation(begun.id)
+        report = await asked.operations.get(begun.id)
         assert (report.state, report.stopped_by, report.done) == ("stopped", "bob", 100)
-        assert await asked.counts("charge", states=["delayed"]) == {"delayed": 200}
+        assert await asked.queues.count("charge", states=["delayed"]) == {"delayed": 200}
         assert await _runner(provider).run_once() is False, "nobody takes it up"
-        assert await asked.stop_operation(begun.id), "it is stopped already"
+        assert await asked.operations.stop(begun.id), "it is stopped already"
 
 
 @pytest.mark.parametrize("is_done", [False, True])
@@ -207,25 +210,25 @@ async def test_what_was_under_way_is_counted_when_it_is_stopped_and_its_runner_i
     async with make_provider() as provider:
         await _delay(provider, 300)
         asked = provider.inspector
-        begun = await asked.begin_operation("remove", "charge", "delayed")
+        begun = await asked.operations.begin("remove", "charge", "delayed")
         retrials = _store(provider).controls.retrials
         real = retrials.remove
 
         async def lose(jobs: Any, **given: Any) -> list[str]:
             if is_done:
                 await real(jobs, **given)
-            assert await asked.stop_operation(begun.id, by="bob")
+            assert await asked.operations.stop(begun.id, by="bob")
             raise asyncio.CancelledError
 
         monkeypatch.setattr(retrials, "remove", lose)
         with pytest.raises(asyncio.CancelledError):
             await _runner(provider).run_once(lease_ms=0)
         monkeypatch.setattr(retrials, "remove", real)
-        assert (await asked.operation(begun.id)).done == 0, "nobody knows yet"
+        assert (await asked.operations.get(begun.id)).done == 0, "nobody knows yet"
         assert await _runner(provider).run_once(), "the next one looks after it"
-        report = await asked.operation(begun.id)
+        report = await asked.operations.get(begun.id)
         assert (report.state, report.stopped_by, report.done, report.failed) == ("stopped", "bob", 100, 0)
-        assert await asked.counts("charge", states=["delayed"]) == {"delayed": 200}
+        assert await asked.queues.count("charge", states=["delayed"]) == {"delayed": 200}
         assert await _runner(provider).run_once() is False
 
 
@@ -235,10 +238,10 @@ async def test_a_stopped_operation_over_which_runners_are_lost_stays_stopped(
     async with make_provider() as provider:
         await _delay(provider, 3)
         asked = provider.inspector
-        begun = await asked.begin_operation("remove", "charge", "delayed")
+        begun = await asked.operations.begin("remove", "charge", "delayed")
 
         async def lose(*_: Any, **__: Any) -> list[str]:
-            await asked.stop_operation(begun.id)
+            await asked.operations.stop(begun.id)
             raise asyncio.CancelledError
 
         monkeypatch.setattr(_store(provider).controls.retrials, "remove", lose)
@@ -246,18 +249,18 @@ async def test_a_stopped_operation_over_which_runners_are_lost_stays_stopped(
             with pytest.raises(asyncio.CancelledError):
                 await _runner(provider).run_once(lease_ms=0)
         assert await _runner(provider).run_once() is False, "nobody takes it any more"
-        report = await asked.operation(begun.id)
+        report = await asked.operations.get(begun.id)
         assert (report.state, report.problem, report.done) == ("stopped", "", 0)
 
 
 async def test_an_operation_that_has_ended_is_not_stopped(make_provider: MakeProvider) -> None:
     provider = make_provider()
     async with provider:
-        begun = await provider.inspector.begin_operation("retry", "charge")
-        await provider.inspector.run_operations()
-        report = await provider.inspector.operation(begun.id)
+        begun = await provider.inspector.operations.begin("retry", "charge")
+        await provider.inspector.operations.run()
+        report = await provider.inspector.operations.get(begun.id)
         assert (report.state, report.total, report.done) == ("completed", 0, 0)
-        assert await provider.inspector.stop_operation(begun.id) is False
+        assert await provider.inspector.operations.stop(begun.id) is False
 
 
 async def test_cancel_promote_and_named_jobs(make_provider: MakeProvider) -> None:
@@ -267,15 +270,15 @@ async def test_cancel_promote_and_named_jobs(make_provider: MakeProvider) -> Non
         jobs, asked = await _delay(provider, 6), provider.inspector
         one = provider.emit("charge", 7, delay="1h")
         await one.enqueued()
-        await asked.remove(jobs[5])
-        by_name = await asked.begin_operation("promote", "charge", jobs=[jobs[0], jobs[5]])
-        await asked.run_operations()
-        report = await asked.operation(by_name.id)
+        await asked.jobs.remove(jobs[5])
+        by_name = await asked.operations.begin("promote", "charge", jobs=[jobs[0], jobs[5]])
+        await asked.operations.run()
+        report = await asked.operations.get(by_name.id)
         assert (report.total, report.done, report.failed) == (2, 1, 1), "the removed one is delayed no more"
-        assert (await asked.job(jobs[0])).state == "waiting"
-        rest = await asked.begin_operation("cancel", "charge", "delayed", reason="not today")
-        await asked.run_operations()
-        assert (await asked.operation(rest.id)).done == 5
+        assert (await asked.jobs.get(jobs[0])).state == "waiting"
+        rest = await asked.operations.begin("cancel", "charge", "delayed", reason="not today")
+        await asked.operations.run()
+        assert (await asked.operations.get(rest.id)).done == 5
         with pytest.raises(JobCancelled, match="not today"):
             await one
 
@@ -286,15 +289,15 @@ async def test_one_id_begins_one_operation(make_provider: MakeProvider) -> None:
         asked = provider.inspector
         await _delay(provider, 3)
         first, second = await asyncio.gather(
-            *(asked.begin_operation("remove", "charge", "delayed", operation_id="mine") for _ in range(2))
+            *(asked.operations.begin("remove", "charge", "delayed", operation_id="mine") for _ in range(2))
         )
         assert first == second
-        await asked.run_operations()
-        again = await asked.begin_operation("remove", "charge", "delayed", operation_id="mine")
+        await asked.operations.run()
+        again = await asked.operations.begin("remove", "charge", "delayed", operation_id="mine")
         assert (again.state, again.done) == ("completed", 3)
-        assert len(await asked.operations()) == 1
+        assert len(await asked.operations.list()) == 1
         with pytest.raises(UsageError, match="'mine' is another one; give an id of its own"):
-            await asked.begin_operation("remove", "refund", "delayed", operation_id="mine")
+            await asked.operations.begin("remove", "refund", "delayed", operation_id="mine")
 
 
 async def test_another_count_than_the_expected_one_begins_nothing_but_what_was_begun_is_told(
@@ -303,14 +306,14 @@ async def test_another_count_than_the_expected_one_begins_nothing_but_what_was_b
     async with make_provider() as provider:
         asked = provider.inspector
         await _delay(provider, 20)
-        begin = partial(asked.begin_operation, "remove", "charge", "delayed")
+        begin = partial(asked.operations.begin, "remove", "charge", "delayed")
         for expected in (0, 17, 23):
             with pytest.raises(CountChanged, match=f"20 jobs are meant by now, and not {expected}") as caught:
                 await begin(expected=expected)
             assert (caught.value.count, caught.value.expected) == (20, expected)
-        assert await asked.operations() == []
+        assert await asked.operations.list() == []
         begun = await begin(expected=19, operation_id="mine")
-        await asked.run_operations()
+        await asked.operations.run()
         again = await begin(expected=19, operation_id="mine")  # there are none by now
         assert (begun.total, again.id, again.done) == (20, "mine", 20)
 
@@ -320,7 +323,7 @@ async def test_what_cannot_be_begun_is_refused(make_provider: MakeProvider) -> N
     async with provider:
         (job,) = await _delay(provider, 1)
         asked = provider.inspector
-        begin: Any = asked.begin_operation
+        begin: Any = asked.operations.begin
         for arguments, options, error, told in [
             (
                 ("burn", "charge"),
@@ -360,10 +363,10 @@ async def test_what_cannot_be_begun_is_refused(make_provider: MakeProvider) -> N
         ]:
             with pytest.raises(error, match=told):
                 await begin(*arguments, **options)
-        for ask in (asked.operation, asked.stop_operation):
+        for ask in (asked.operations.get, asked.operations.stop):
             with pytest.raises(UsageError, match="there is no operation 'none'"):
                 await ask("none")
-        assert await asked.operations() == []
+        assert await asked.operations.list() == []
 
 
 async def test_what_nobody_can_do_ends_with_its_problem(
@@ -373,16 +376,16 @@ async def test_what_nobody_can_do_ends_with_its_problem(
     async with provider:
         await _delay(provider, 1)
         asked = provider.inspector
-        lost = await asked.begin_operation("remove", "charge", "delayed")
+        lost = await asked.operations.begin("remove", "charge", "delayed")
         for _ in range(5):
             assert await _store(provider).controls.operations.take("token", lease_ms=0) is not None
         assert await _runner(provider).run_once() is False
-        report = await asked.operation(lost.id)
+        report = await asked.operations.get(lost.id)
         assert (report.state, report.problem[:24]) == ("failed", "5 processes in a row too")
 
-        damaged = await asked.begin_operation("remove", "charge", "delayed")
+        damaged = await asked.operations.begin("remove", "charge", "delayed")
         store = _store(provider)
         await store._caller.command("HSET", store.keys.of("operation", damaged.id), "cursor", "[")
         assert await _runner(provider).run_once()
-        report = await asked.operation(damaged.id)
+        report = await asked.operations.get(damaged.id)
         assert (report.state, report.problem[:11]) == ("failed", "DecodeError")

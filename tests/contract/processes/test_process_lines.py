@@ -30,7 +30,7 @@ def _serve(make_provider: MakeProvider, **settings: Any) -> EventProvider:
 
 
 async def _lines(provider: EventProvider, job_id: str) -> list[str]:
-    return [each.text for each in (await provider.inspector.job(job_id)).lines]
+    return [each.text for each in (await provider.inspector.jobs.get(job_id)).lines]
 
 
 async def test_the_lines_of_each_attempt_are_there_in_order_cut_and_with_the_worker(
@@ -40,7 +40,7 @@ async def test_the_lines_of_each_attempt_are_there_in_order_cut_and_with_the_wor
     async with provider.worker() as worker:
         emission = provider.emit("keep_many")
         assert await emission == worker.id
-        report = await provider.inspector.job(emission.job_id)
+        report = await provider.inspector.jobs.get(emission.job_id)
     texts = [each.text for each in report.lines]
     cut = "x" * 4093 + "..."
     assert texts == ["attempt 1", cut, "\\ud800", "attempt 2", cut, "\\ud800"]

@@ -33,12 +33,12 @@ async def test_progress_is_recorded_while_the_handler_runs_and_its_last_value_st
     await emission.enqueued()
 
     end = time.monotonic() + 240
-    while (await provider.inspector.job(emission.job_id)).progress != 1:
+    while (await provider.inspector.jobs.get(emission.job_id)).progress != 1:
         assert time.monotonic() < end, "the first value was not seen"
         await asyncio.sleep(0.01)
     (tmp_path / "seen").touch()
     await emission
-    assert (await provider.inspector.job(emission.job_id)).progress == {"percent": 100}
+    assert (await provider.inspector.jobs.get(emission.job_id)).progress == {"percent": 100}
 
 
 async def test_progress_after_the_end_of_the_attempt_is_dropped_and_the_process_lives_on(
@@ -50,7 +50,7 @@ async def test_progress_after_the_end_of_the_attempt_is_dropped_and_the_process_
     await until((tmp_path / "told").exists, "the thread has told its value")
     second = provider.emit("leave_a_teller", str(tmp_path))
     await second
-    assert (await provider.inspector.job(first.job_id)).progress == "in time"
+    assert (await provider.inspector.jobs.get(first.job_id)).progress == "in time"
 
 
 async def test_progress_that_is_too_long_fails_the_handler(provider: EventProvider) -> None:

@@ -102,7 +102,7 @@ async def test_calls_under_way_end_with_their_provider_and_the_others_are_answer
     await first.start()
     await second.start()
     with standstill():
-        calls = [asyncio.create_task(each.inspector.counts("ask")) for each in (first, second)]
+        calls = [asyncio.create_task(each.inspector.queues.count("ask")) for each in (first, second)]
         await asyncio.sleep(0)
         store = first._life.store  # pyright: ignore[reportPrivateUsage]
         assert store is not None

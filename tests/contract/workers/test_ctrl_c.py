@@ -58,7 +58,7 @@ async def test_ctrl_c_ends_a_program_in_order_and_a_second_one_soon(
             program.send_signal(signal.SIGINT)
         _, errors = await asyncio.wait_for(program.communicate(), 240)
         assert errors.rstrip().endswith(b"KeyboardInterrupt")
-        page = await provider.inspector.job(emission.job_id)
+        page = await provider.inspector.jobs.get(emission.job_id)
         assert page.state == ("waiting" if times == 1 else "active"), "given back, or left to its lease"
         async with provider.worker():
             assert await emission == 7

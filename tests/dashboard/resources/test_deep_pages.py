@@ -27,7 +27,7 @@ async def test_check_6_ten_thousand_pages_have_each_job_once_and_lead_on_over_ht
     seen: list[str] = []
     cursor: str | None = None
     for number in range(_PAGES):
-        page = await provider.inspector.jobs("a", state="delayed", limit=1, cursor=cursor)
+        page = await provider.inspector.jobs.list("a", state="delayed", limit=1, cursor=cursor)
         seen += [job.id for job in page.jobs]
         cursor = page.cursor
         if number % 1000 == 999:  # one that was seen goes, and another one comes

@@ -77,7 +77,7 @@ async def done(ctx: StepContext[int]) -> int:
 
 
 async def _wait_for(provider: EventProvider, job_id: str, state: str) -> None:
-    while (await provider.inspector.job(job_id)).state != state:
+    while (await provider.inspector.jobs.get(job_id)).state != state:
         pass
 
 
@@ -98,7 +98,7 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider) -> dict[str, l
     schedules = [f"nightly-{n}" for n in range(4)]
     for each in schedules:
         await provider.schedules.add(placed, id=each, cron="0 0 1 1 *", payload=Order(1))
-    begun = await provider.inspector.begin_operation("retry", "event.placed", state="failed")
+    begun = await provider.inspector.operations.begin("retry", "event.placed", state="failed")
     return {
         "queue": ["event.placed", "workflow.checkout", "placed"],
         "job": [each.job_id for each in [*later[:6], *jobs[:4]]] + [ended[1].id],
@@ -229,7 +229,7 @@ async def test_check_25_all_that_the_description_allows_and_forbids_is_answered_
         stderr=asyncio.subprocess.STDOUT,
     )
     told, _ = await asked.communicate()
-    await provider.inspector.run_operations()  # what the last requests have begun
+    await provider.inspector.operations.run()  # what the last requests have begun
     assert asked.returncode == 0, told.decode()
     assert _never_done(document, app.answers) == set()
     assert {status for _, _, status in app.answers} >= {200, 404, 405, 409, 412, 415, 422}

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from eventbus import Event, EventProvider, Sensitive
+from eventbus.admin.jobs.jobs import Jobs
 from eventbus.dashboard import Actor
 from eventbus.dashboard.desk.edits import put_back
 from eventbus.dashboard.problem import Problem
@@ -44,7 +45,7 @@ async def test_a_payload_is_edited_and_what_is_hidden_keeps_its_value(
         f"/api/v1/jobs/{job_id}", json=body, headers={"if-match": f'"{shown["revision"]}"'}
     )
     assert answer.json()["changed"]
-    whole = await provider.inspector.job(job_id, reveal=True)
+    whole = await provider.inspector.jobs.get(job_id, reveal=True)
     assert whole.payload == {"order": "o-2", "holder": "Ada", "token": "t-17171717"}
     assert whole.queue == "event.paid"
     (noted,) = [each for each in logs if each["event"] == "dashboard action"]
@@ -79,7 +80,7 @@ async def test_an_edit_after_another_one_is_412_and_says_what_changed(
     assert (answer.status_code, answer.headers["content-type"]) == (412, "application/problem+json")
     told = answer.json()
     assert told["differences"] == ["its payload, delay or priority was edited"]
-    assert told["revision"] == (await provider.inspector.job(job_id)).revision
+    assert told["revision"] == (await provider.inspector.jobs.get(job_id)).revision
     assert (await client.patch(f"/api/v1/jobs/{job_id}", json=body)).status_code == 422, "it needs If-Match"
     wanted = await client.patch(f"/api/v1/jobs/{job_id}", json=body, headers={"if-match": "*"})
     assert wanted.status_code == 200
@@ -94,12 +95,12 @@ async def test_a_payload_that_does_not_fit_changes_nothing(
             f"/api/v1/jobs/{job_id}", json={"payload": payload}, headers={"if-match": "*"}
         )
         assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer)
-    assert (await provider.inspector.job(job_id, reveal=True)).payload["order"] == "o-1"
+    assert (await provider.inspector.jobs.get(job_id, reveal=True)).payload["order"] == "o-1"
 
 
 async def test_a_job_that_has_ended_is_409(provider: EventProvider, open_dashboard: Open) -> None:
     client, job_id = open_dashboard(provider), await _waiting(provider)
-    await provider.inspector.cancel(job_id)
+    await provider.inspector.jobs.cancel(job_id)
     body = {"payload": {"order": "o-2", "holder": "Bo"}}
     answer = await client.patch(f"/api/v1/jobs/{job_id}", json=body, headers={"if-match": "*"})
     assert (answer.status_code, answer.json()["state"]) == (409, "cancelled")
@@ -112,10 +113,10 @@ async def test_check_24_a_form_edits_without_scripts_and_only_for_who_reads_payl
     page = (await client.get(f"/jobs/{job_id}")).text
     assert "Replace the payload" in page
     assert "Ada" not in page
-    revision = (await provider.inspector.job(job_id)).revision
+    revision = (await provider.inspector.jobs.get(job_id)).revision
     form = {"payload": '{"order": "o-3", "holder": "Cy"}', "revision": revision, "_once": "a"}
     assert (await client.post(f"/jobs/{job_id}/edit", data=form)).status_code == 303
-    assert (await provider.inspector.job(job_id, reveal=True)).payload["order"] == "o-3"
+    assert (await provider.inspector.jobs.get(job_id, reveal=True)).payload["order"] == "o-3"
     assert (await client.post(f"/jobs/{job_id}/edit", data={**form, "_once": "b"})).status_code == 412
     assert (await client.post(f"/jobs/{job_id}/edit", data={**form, "payload": "{"})).status_code == 422
     blind = open_dashboard(provider, sign_in=lambda _: Actor("v"), actions={"*": {"payload.read": False}})
@@ -161,18 +162,18 @@ async def test_an_edit_of_any_revision_does_not_put_back_a_value_that_was_replac
 ) -> None:
     client, job_id = open_dashboard(provider), await _waiting(provider)
     shown = (await client.get(f"/api/v1/jobs/{job_id}")).json()["job"]["payload"]
-    look = provider.inspector.job
+    look = Jobs.get
 
-    async def look_while_another_edits(job: str, *, reveal: bool = False, **options: Any) -> Any:
-        found = await look(job, reveal=reveal, **options)
+    async def look_while_another_edits(of: Jobs, job: str, *, reveal: bool = False, **options: Any) -> Any:
+        found = await look(of, job, reveal=reveal, **options)
         if reveal:  # behind the read whose values are put back
-            await provider.inspector.edit(job, {"order": "o-9", "holder": "Cyd", "token": "t-9"})
+            await provider.inspector.jobs.edit(job, {"order": "o-9", "holder": "Cyd", "token": "t-9"})
         return found
 
-    monkeypatch.setattr(provider.inspector, "job", look_while_another_edits)
+    monkeypatch.setattr(Jobs, "get", look_while_another_edits)
     answer = await client.patch(f"/api/v1/jobs/{job_id}", json={"payload": shown}, headers={"if-match": "*"})
     assert answer.status_code in (412, 422)
-    assert (await look(job_id, reveal=True)).payload["holder"] == "Cyd"
+    assert (await look(provider.inspector.jobs, job_id, reveal=True)).payload["holder"] == "Cyd"
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ async def test_a_bad_payload_is_422_and_names_the_field(
     answer = await client.act("/emissions", event="placed", payload=payload)
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
     assert [each["pointer"] for each in answer.json()["errors"]] == [pointer]
-    assert (await placed.inspector.counts("placed"))["waiting"] == 0
+    assert (await placed.inspector.queues.count("placed"))["waiting"] == 0
 
 
 async def test_what_cannot_be_emitted_is_refused_before(placed: EventProvider, open_dashboard: Open) -> None:
@@ -163,12 +163,12 @@ async def test_check_24_a_form_emits_once_without_scripts(
     answers = [await client.post("/events/placed/emit", data=form) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [303, 303]
     job_id = answers[1].headers["location"].removeprefix("/jobs/").partition("?")[0]
-    report = await placed.inspector.job(job_id)
+    report = await placed.inspector.jobs.get(job_id)
     assert report.payload == {
         "order_id": 7, "name": "Bo", "is_gift": True, "size": "l", "weight": None,
         "card": report.payload["card"],
     }  # fmt: skip
-    assert (await placed.inspector.counts("placed"))["delayed"] == 1
+    assert (await placed.inspector.queues.count("placed"))["delayed"] == 1
 
 
 async def test_check_19_who_may_not_emit_has_no_form_and_is_refused(

@@ -86,7 +86,7 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider, admin: Any) ->
     await failed.enqueued()
 
     async def has_failed() -> bool:
-        return (await inspector.job(failed.job_id)).state == "failed"
+        return (await inspector.jobs.get(failed.job_id)).state == "failed"
 
     await _until(has_failed)
     later = provider.emit(_EVENT, 2, delay="1 hour", reply=False)
@@ -100,7 +100,7 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider, admin: Any) ->
         return (await flows.tree(around.id)).nested
 
     await _until(nested)
-    begun = await inspector.begin_operation("retry", _EVENT, state="cancelled")  # it changes nothing
+    begun = await inspector.operations.begin("retry", _EVENT, state="cancelled")  # it changes nothing
     for path in (
         f"/queues/event.{_EVENT}/pause",
         f"/flows/{alone.id}/signals/other",
@@ -203,16 +203,16 @@ async def test_check_19_what_one_may_not_see_is_on_no_route(
             await client.post(f"/events/{_EVENT}/emit", data={"reason": "x"}, headers=_VIEWER)
         ).status_code == 404
         assert await _state(provider) == before
-        await provider.inspector.run_operations()
+        await provider.inspector.operations.run()
 
 
 async def _state(provider: EventProvider) -> list[Any]:
     inspector = provider.inspector
     return [
-        await inspector.counts(_EVENT),
-        await inspector.controls(_EVENT),
+        await inspector.queues.count(_EVENT),
+        await inspector.queues.controls(_EVENT),
         [(each.id, each.paused, each.last_job) for each in await provider.schedules.list()],
-        len((await inspector.audit(limit=1000)).entries),
+        len((await inspector.audit.list(limit=1000)).entries),
     ]
 
 

@@ -21,7 +21,7 @@ Open = Callable[..., Any]
 
 
 async def _pages(provider: EventProvider) -> list[tuple[str, str, str]]:
-    entries = (await provider.inspector.audit(limit=50)).entries
+    entries = (await provider.inspector.audit.list(limit=50)).entries
     return [(entry.action, entry.outcome, entry.detail) for entry in reversed(entries)]
 
 
@@ -47,11 +47,11 @@ async def test_another_order_with_the_key_of_one_before_is_refused_and_not_done(
     ]
     assert [each.status_code for each in other] == [422, 422, 422]
     assert "'one'" in other[0].json()["detail"]
-    assert (await provider.inspector.counts("b"))["waiting"] == 0
+    assert (await provider.inspector.queues.count("b"))["waiting"] == 0
 
     assert (await order("/queues/event.a/limits", at_once=5)).status_code == 200
     assert (await order("/queues/event.a/limits", at_once=6)).status_code == 422
-    assert (await provider.inspector.controls("a"))[0].limit == Limit(at_once=5)
+    assert (await provider.inspector.queues.controls("a"))[0].limit == Limit(at_once=5)
     assert (
         await order("/queues/event.b/limits", at_once=6)
     ).status_code == 200  # a key counts for its target
@@ -170,8 +170,8 @@ async def test_a_misspelt_bound_removes_nothing(provider: EventProvider, open_da
     assert (lost.status_code, "did you mean payload?" in lost.text) == (422, True)
     form = await client.post("/events/a/emit", data={"payload": "1", "dealy": "1h"})
     assert (form.status_code, "delay" in form.text) == (422, True)
-    assert (await provider.inspector.counts("a"))["delayed"] == 1
-    assert await provider.inspector.operations() == []
+    assert (await provider.inspector.queues.count("a"))["delayed"] == 1
+    assert await provider.inspector.operations.list() == []
 
 
 async def test_a_limit_of_each_key_can_be_set_and_stays_when_the_form_is_sent_as_it_stands(

@@ -53,13 +53,13 @@ class Sent(NamedTuple):
 
 
 async def _wait_for(provider: EventProvider, job_id: str, state: str) -> None:
-    while (await provider.inspector.job(job_id)).state != state:
+    while (await provider.inspector.jobs.get(job_id)).state != state:
         pass
 
 
 async def _group_of(provider: EventProvider, queue: str) -> str:
     """Return the name of the group of the failed jobs of a queue."""
-    (group,) = [each for each in await provider.inspector.failures() if each.queue == queue]
+    (group,) = [each for each in await provider.inspector.queues.failures() if each.queue == queue]
     return hashlib.sha256(f"{group.queue}\n{group.error}".encode()).hexdigest()[:20]
 
 
@@ -86,7 +86,7 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider) -> list[Sent]:
     await _waiting(flows, open_)
     group_id = await _group_of(provider, "event.refund")
     jobs = [each.job_id for each in later]
-    begun = await provider.inspector.begin_operation("remove", "bulk", jobs=[bulk[0].job_id])
+    begun = await provider.inspector.operations.begin("remove", "bulk", jobs=[bulk[0].job_id])
     return [
         Sent(
             "POST /operations/{operation}/stop", f"/operations/{begun.id}/stop", {}
@@ -134,8 +134,8 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider) -> list[Sent]:
 
 async def _settled(provider: EventProvider) -> None:
     """Wait until nothing runs any more, neither jobs nor bulk operations."""
-    await provider.inspector.run_operations()
-    while any(each.state == "running" for each in await provider.inspector.operations()):
+    await provider.inspector.operations.run()
+    while any(each.state == "running" for each in await provider.inspector.operations.list()):
         pass
 
 
@@ -174,7 +174,7 @@ async def test_check_25_each_action_that_is_repeated_changes_nothing_more(
         method = each.act.partition(" ")[0]
         order = dict(each.order)
         if "revision" in order:
-            report = await provider.inspector.job(each.path.rpartition("/")[2])
+            report = await provider.inspector.jobs.get(each.path.rpartition("/")[2])
             order["revision"] = report.revision
         path, options = (
             f"/api/v1{each.path}",
@@ -198,7 +198,7 @@ async def test_check_25_each_action_that_is_repeated_changes_nothing_more(
 
 async def _newest(provider: EventProvider) -> AuditEntry:
     """Return the newest entry of the audit."""
-    return (await provider.inspector.audit(limit=1)).entries[0]
+    return (await provider.inspector.audit.list(limit=1)).entries[0]
 
 
 async def _nothing(_: int) -> None: ...

@@ -64,7 +64,7 @@ async def test_check_23_nothing_is_found_by_a_hidden_field(
 ) -> None:
     client = open_dashboard(provider)
     await _orders(provider, 3)
-    shown = (await provider.inspector.jobs("order", state="waiting")).jobs[0].id
+    shown = (await provider.inspector.jobs.list("order", state="waiting")).jobs[0].id
     dots = (await client.get(f"/api/v1/jobs/{shown}")).json()["job"]["payload"]
     assert (await _search(client, q="holder:Ada Lovelace", queue="order"))["jobs"] == []
     for q in ("token:t-17171717", "token:x"):  # refused before anything is looked at, which would tell

@@ -45,15 +45,15 @@ async def test_a_list_of_several_states_has_one_after_the_other_whatever_a_page_
     found: list[tuple[str, str]] = []
     cursor: str | None = None
     while True:
-        page = await provider.inspector.jobs("order", state=states, limit=limit, cursor=cursor)
+        page = await provider.inspector.jobs.list("order", state=states, limit=limit, cursor=cursor)
         assert len(page.jobs) <= limit
         found += [(job.state, job.id) for job in page.jobs]
         if (cursor := page.cursor) is None:
             break
     assert found == [(state, job) for state in states for job in made.get(state, [])]
-    alone = await provider.inspector.jobs("order", state="failed", since="1 hour")
+    alone = await provider.inspector.jobs.list("order", state="failed", since="1 hour")
     assert [(job.state, job.id) for job in alone.jobs] == [("failed", job) for job in made["failed"]]
-    ended = await provider.inspector.jobs("order", state=("failed", "completed"), since="1 hour")
+    ended = await provider.inspector.jobs.list("order", state=("failed", "completed"), since="1 hour")
     assert [job.id for job in ended.jobs] == made["failed"] + made["completed"]
 
 
@@ -65,9 +65,9 @@ async def test_states_that_are_none_are_refused(provider: EventProvider) -> None
     ]  # fmt: skip
     for states, since, told in wrong:
         with pytest.raises(DefinitionError, match=told):
-            await inspector.jobs("order", state=states, since=since)  # type: ignore[arg-type]
+            await inspector.jobs.list("order", state=states, since=since)  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="cursor of a list"):
-        await inspector.jobs("order", state=["failed", "cancelled"], cursor="waiting~")
+        await inspector.jobs.list("order", state=["failed", "cancelled"], cursor="waiting~")
 
 
 async def test_the_api_lists_several_states_and_links_to_the_next_page(
@@ -93,4 +93,4 @@ async def test_the_api_runs_a_completed_job_again_if_that_is_asked_for(
     (job,) = made["completed"]
     assert (await client.act(f"/jobs/{job}/retry")).json()["changed"] is False
     assert (await client.act(f"/jobs/{job}/retry", rerun=True)).json()["changed"] is True
-    assert (await provider.inspector.job(job)).state == "waiting"
+    assert (await provider.inspector.jobs.get(job)).state == "waiting"

@@ -122,7 +122,7 @@ async def test_check_23_a_secret_that_an_error_repeats_is_in_no_tail(
     async with provider.worker():
         job = provider.emit("paid", {"card": "4111111111111111"}, reply=False)
         await job.enqueued()
-        while (await provider.inspector.job(job.job_id)).state != "failed":
+        while (await provider.inspector.jobs.get(job.job_id)).state != "failed":
             pass
         told = (await client.get("/api/v1/stream", headers={"last-event-id": last})).text
     (failed,) = [change for _, kind, change in _read(told) if kind == "change" and change["what"] == "failed"]

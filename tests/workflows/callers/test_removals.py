@@ -76,4 +76,4 @@ async def test_what_is_no_flow_is_not_removed(make_provider: MakeProvider) -> No
         for text in ("shop~0123456789abcdef0123", job.job_id, ""):
             with pytest.raises(UnknownJob):
                 await flows.remove(text)
-        assert (await provider.inspector.job(job.job_id)).state == "waiting"
+        assert (await provider.inspector.jobs.get(job.job_id)).state == "waiting"

@@ -274,7 +274,7 @@ async def test_a_flow_in_a_version_that_nobody_runs_here_waits_for_it(
     later.register(newer)
     async with new, new.worker():
         await later.retry(handle.id)
-        while (await new.inspector.job(handle.id)).state != "parked":  # noqa: ASYNC110  (of the server)
+        while (await new.inspector.jobs.get(handle.id)).state != "parked":  # noqa: ASYNC110  (of the server)
             await asyncio.sleep(0.002)
     assert other.did == []
     async with make_provider() as old:

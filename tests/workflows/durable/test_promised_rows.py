@@ -89,7 +89,7 @@ async def test_a_flow_that_goes_on_counts_no_attempt(make_provider: MakeProvider
     async with provider, provider.worker():
         flow = await flows.execute(goes_on, 1)
         assert await flow.result(240) == 3
-        job, report = await provider.inspector.job(flow.id), await flow.report()
+        job, report = await provider.inspector.jobs.get(flow.id), await flow.report()
     assert (job.attempts, job.stalls, job.errors) == (0, 0, [])
     assert {step.attempts for step in report.steps.values()} == {0}
     assert len(report.steps) == 6

@@ -128,7 +128,7 @@ async def test_a_flow_whose_input_does_not_fit_a_later_release_is_parked_and_not
     async with before, after, after.worker():
         flow = await first.execute(old, Old("ann"))
         async with asyncio.timeout(240):
-            while (await before.inspector.job(flow.id)).state != "parked":  # noqa: ASYNC110
+            while (await before.inspector.jobs.get(flow.id)).state != "parked":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         report = await flow.report()
         assert report.error.startswith(f"the input of flow {flow.id[:20]}")

@@ -44,8 +44,8 @@ async def _wait_idle(provider: EventProvider, handle: FlowHandle[Any]) -> None:
     """Wait until no worker runs anything of the flow."""
     async with asyncio.timeout(240):
         while True:
-            states = {(await provider.inspector.job(handle.id)).state}
-            (held,) = await provider.inspector.controls(QUEUE)
+            states = {(await provider.inspector.jobs.get(handle.id)).state}
+            (held,) = await provider.inspector.queues.controls(QUEUE)
             if states == {"delayed"} or held.waiting:
                 return
             await asyncio.sleep(0.01)

@@ -25,7 +25,7 @@ async def _wait_held(flows: WorkflowProvider, *queues: str) -> None:
     """Wait until an attempt of each of these steps waits for its resume."""
     async with asyncio.timeout(240):
         for queue in queues:
-            while (await flows.provider.inspector.controls(queue))[0].waiting != 1:  # noqa: ASYNC110
+            while (await flows.provider.inspector.queues.controls(queue))[0].waiting != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
@@ -82,7 +82,7 @@ async def test_two_steps_of_a_flow_wait_each_for_its_own_resume(
             await flows.resume(shop, step="charge")
             await handle.result(timeout=240)
             assert did == ["reserve", "pack", "charge", "ship"]
-            assert await flows.provider.inspector.controls() == []
+            assert await flows.provider.inspector.queues.controls() == []
 
 
 @both
@@ -130,7 +130,7 @@ async def test_an_inner_step_of_a_sub_workflow_waits_and_the_flow_around_it_with
             await handle.result(timeout=240)
             assert did[-3:] == ["charge", "ship", "thank"]
             assert sorted(did) == ["charge", "pack", "reserve", "ship", "thank"]
-            assert await flows.provider.inspector.controls() == []
+            assert await flows.provider.inspector.queues.controls() == []
 
 
 @pytest.mark.real  # a process

@@ -86,13 +86,13 @@ def make_flows(provider: EventProvider, checkout: Checkout) -> WorkflowProvider:
 async def _wait_held(flows: WorkflowProvider, count: int = 1, queue: str = QUEUE) -> None:
     """Wait until so many attempts wait for the resume of their step."""
     async with asyncio.timeout(240):
-        while (await flows.provider.inspector.controls(queue))[0].waiting != count:  # noqa: ASYNC110
+        while (await flows.provider.inspector.queues.controls(queue))[0].waiting != count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 async def _assert_nothing_is_left(flows: WorkflowProvider) -> None:
-    assert await flows.provider.inspector.controls() == []
-    assert (await flows.provider.inspector.controls(QUEUE))[0].waiting == 0
+    assert await flows.provider.inspector.queues.controls() == []
+    assert (await flows.provider.inspector.queues.controls(QUEUE))[0].waiting == 0
 
 
 @both
@@ -103,7 +103,7 @@ async def test_no_attempt_begins_while_other_steps_go_on(
     flows = make_flows(make_provider(), checkout)
     async with flows.provider:
         await flows.pause(checkout.workflow, step="charge", reason="the bank is down", by="ann")
-        (order,) = await flows.provider.inspector.controls()
+        (order,) = await flows.provider.inspector.queues.controls()
         assert (order.queue, order.is_paused, order.reason, order.paused_by) == (
             QUEUE,
             True,
@@ -359,7 +359,7 @@ async def test_what_has_no_attempts_to_hold_back_is_refused(make_provider: MakeP
             DefinitionError, match=r"has by, each or each_rate, which only the limits of events have"
         ):
             await flows.set_limit(outer, Limit(by=str))
-        assert await provider.inspector.controls() == []
+        assert await provider.inspector.queues.controls() == []
 
 
 async def test_a_step_whose_queue_would_have_too_long_a_name_runs_beside_paused_ones(

@@ -39,7 +39,7 @@ async def _run_all(make_provider: MakeProvider, definition: Any, count: int) -> 
         each.register(definition)
     async with first.provider, first.provider.worker(), second.provider.worker():
         handles = [await first.execute(definition, n) for n in range(count)]
-        orders = await first.provider.inspector.controls()
+        orders = await first.provider.inspector.queues.controls()
         assert [await each.result() for each in handles] == [*range(count)]
         return orders
 
@@ -134,10 +134,10 @@ async def test_a_limit_can_be_changed_at_run_time(make_provider: MakeProvider) -
             await each.result()
         assert (gauge.most, gauge.runs) == (1, 8)
         await flows.set_limit("checkout", None, step="charge")
-        (order,) = await flows.provider.inspector.controls()
+        (order,) = await flows.provider.inspector.queues.controls()
         assert (order.limit, order.is_set) == (Limit(at_once=4), False)
         await flows.set_limit(workflow, Limit(at_once=7))
-        assert [each.queue for each in await flows.provider.inspector.controls()] == [
+        assert [each.queue for each in await flows.provider.inspector.queues.controls()] == [
             "workflow.checkout",
             "workflow.checkout.steps/charge",
         ]
@@ -161,7 +161,7 @@ async def test_flows_that_waited_for_a_paused_step_keep_to_the_limit_that_it_got
 
     async def wait_held(count: int) -> None:
         async with asyncio.timeout(240):
-            while (await new.provider.inspector.controls(queue))[0].waiting != count:  # noqa: ASYNC110
+            while (await new.provider.inspector.queues.controls(queue))[0].waiting != count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     (old, before), (new, after) = release(None), release(Limit(at_once=1))

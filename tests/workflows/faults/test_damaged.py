@@ -69,7 +69,7 @@ class Depot:
         return handle
 
     def key(self, kind: str, name: str) -> str:
-        return self.provider.inspector._life.running("look").store.keys.of(kind, name)
+        return self.provider._life.running("look").store.keys.of(kind, name)
 
     def job(self, flow_id: str, step: str = "") -> str:
         return self.key("job", f"{flow_id}/1/{step}/0" if step else flow_id)
@@ -84,8 +84,8 @@ class Depot:
             "flows": self.flows.flows,
             "pending flows": lambda: self.flows.flows(state="pending"),
             "result": lambda: self.flows.handle(handle.id).result(timeout=0.05),
-            "job": lambda: self.provider.inspector.job(handle.id),
-            "members": lambda: self.provider.inspector.tree(handle.id),
+            "job": lambda: self.provider.inspector.jobs.get(handle.id),
+            "members": lambda: self.provider.inspector.trees.get(handle.id),
         }
 
 

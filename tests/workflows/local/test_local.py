@@ -32,7 +32,7 @@ async def _kinds(flows: WorkflowProvider, flow_id: str) -> list[str]:
 
 async def _wait_state(flows: WorkflowProvider, flow_id: str, state: str) -> None:
     async with asyncio.timeout(240):
-        while (await flows.provider.inspector.job(flow_id)).state != state:  # noqa: ASYNC110
+        while (await flows.provider.inspector.jobs.get(flow_id)).state != state:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

@@ -27,11 +27,11 @@ async def _sleeps(handle: FlowHandle[Any], flows: WorkflowProvider, worker: Even
     """Wait until the flow sleeps; its worker then has nothing to do, as soon as it knows that the flow
     sleeps.
     """
-    while (await flows.provider.inspector.job(handle.id)).state != "delayed":  # noqa: ASYNC110
+    while (await flows.provider.inspector.jobs.get(handle.id)).state != "delayed":  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     while not worker.is_idle:
         await asyncio.sleep(0.001)
-        assert (await flows.provider.inspector.job(handle.id)).state == "delayed"
+        assert (await flows.provider.inspector.jobs.get(handle.id)).state == "delayed"
 
 
 async def test_a_flow_that_waits_holds_no_place_and_its_journal_says_what_happened(

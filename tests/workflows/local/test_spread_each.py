@@ -43,7 +43,7 @@ async def test_the_items_of_a_long_list_run_in_all_workers_and_do_not_repeat_its
         handle = await flows.execute(workflow, given)
         found = await handle.result()
         page = await flows.provider.jobs.look(handle.id)
-        bodies = [(await flows.provider.inspector.job(each.id)).payload for each in page.members]
+        bodies = [(await flows.provider.inspector.jobs.get(each.id)).payload for each in page.members]
     assert [(item, total) for item, total, _ in found] == [(f"{n:03}", 60) for n in range(60)]
     assert {place for _, _, place in found} == {0, 1}
     assert len(bodies) == 60

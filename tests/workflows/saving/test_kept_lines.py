@@ -31,7 +31,7 @@ refusals: list[str] = []
 
 
 async def _lines(provider: EventProvider, job_id: str) -> list[str]:
-    return [each.text for each in (await provider.inspector.job(job_id)).lines]
+    return [each.text for each in (await provider.inspector.jobs.get(job_id)).lines]
 
 
 @task

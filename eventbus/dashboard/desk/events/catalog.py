@@ -80,7 +80,7 @@ async def _find_events(desk: Desk, caller: Caller) -> list[tuple[str, list[Group
         if view.queue.startswith(EVENT_QUEUES) and desk.sees(caller, queue_target(view.queue)):
             base, group = split_group(view.queue)
             found.setdefault(base.removeprefix(EVENT_QUEUES), []).append(_group(view, group))
-    for event in desk.provider.inspector.events():
+    for event in desk.provider.inspector.events.list():
         if event.name not in found and desk.sees(caller, queue_target(queue_name(event.name))):
             found[event.name] = []
     return sorted(found.items())
@@ -98,7 +98,7 @@ def _group(view: QueueView, group: str) -> GroupView:
 
 
 def _view(desk: Desk, caller: Caller, name: str, groups: list[GroupView], *, is_whole: bool) -> EventView:
-    event = desk.provider.inspector.event(name)
+    event = desk.provider.inspector.events.get(name)
     return EventView(
         name=name,
         groups=groups,

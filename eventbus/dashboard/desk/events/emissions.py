@@ -65,7 +65,7 @@ async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: E
             "give the value itself",
             path=place,
         )
-    event = desk.provider.inspector.event(order.event)
+    event = desk.provider.inspector.events.get(order.event)
     payload = typed_payload(event or Event(order.event), order.payload, desk.provider.settings.max_payload)
     wait = _read_wait(order.wait)
     is_due = wait > (seconds(order.delay, setting="delay") if order.delay else 0.0)  # while the caller waits

@@ -132,7 +132,7 @@ async def test_a_flow_of_a_version_that_no_worker_has_is_parked_until_one_comes(
         async with old.provider.worker():
 
             async def is_parked() -> bool:
-                queues = await old.provider.inspector.queues()
+                queues = await old.provider.inspector.queues.list()
                 return sum(queue.parked for queue in queues if queue.name.startswith("workflow.row")) == 1
 
             await until(
