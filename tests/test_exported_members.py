@@ -238,7 +238,7 @@ _OFFERED = {
     eventbus.ProcessContext: f"{_CONTEXT} progress save saved",
     eventbus.Watch: "aclose newest pending position reached",
     eventbus.Change: "at_ms attempt due_ms error job_id note position queue state what worker",
-    Inspector: "audit events jobs operations queues server trees workers",
+    Inspector: "audit events jobs operations queues server trees within workers",
     Jobs: (
         "cancel delay edit find find_by_field get list prioritize promote remove replace_payload retry why"
     ),

@@ -15,7 +15,6 @@ import msgspec
 
 from eventbus.admin.namespace import Namespace, OldName
 from eventbus.errors import DefinitionError
-from eventbus.model.durations import Duration
 from eventbus.model.names import shown
 from eventbus.store.calls.audit_store import AuditRow
 
@@ -61,14 +60,12 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
 class Audit(Namespace):
     """The audit: `list` what was done, or `note` an action."""
 
-    async def note(
-        self, fields: Mapping[str, str], *, replaced: str = "", call_timeout: Duration | None = None
-    ) -> str:
+    async def note(self, fields: Mapping[str, str], *, replaced: str = "") -> str:
         """Append an entry, and return its id; in the place of the entry with the id `replaced`, if there is
         one.
         """
-        store = self._life.running("note an action").store
-        deadline = self._settings.deadline(call_timeout)
+        store = self._store("note an action")
+        deadline = self._deadline()
         return await store.controls.audit.append(fields, replaced=replaced, deadline=deadline)
 
     async def list(
@@ -80,7 +77,6 @@ class Audit(Namespace):
         outcome: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
-        call_timeout: Duration | None = None,
     ) -> AuditPage:
         """Return a page of the audit, newest first: of one actor, action, target (an id or a queue) or
         outcome.
@@ -92,7 +88,7 @@ class Audit(Namespace):
         if cursor is not None and not _CURSOR.fullmatch(cursor):
             raise DefinitionError(f"expected the cursor of a page of the audit, got: {shown(cursor)}")
         asked = {"actor": actor, "action": action, "outcome": outcome}
-        deadline, store = self._settings.deadline(call_timeout), self._life.running("read the audit").store
+        deadline, store = self._deadline(), self._store("read the audit")
         found, before = list[AuditEntry](), cursor or ""
         while True:
             rows = await store.controls.audit.read(_PAGE, before=before, deadline=deadline)

@@ -59,9 +59,7 @@ class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Controls:
-    """Orders controls of queues, and lists them. Not for users: `EventProvider` and the inspector have its
-    methods.
-    """
+    """Orders controls of queues, and looks at them, for `EventProvider` and the inspector; not for users."""
 
     def __init__(self, life: Lifecycle, settings: Settings) -> None:
         self._life = life
@@ -112,18 +110,6 @@ class Controls:
         orders = await store.controls.look(queues, deadline=deadline)
         looks = await store.presence.survey(queues, deadline=deadline)
         return [_report(each, look.workers) for each, look in zip(orders, looks, strict=True)]
-
-    async def list(
-        self, event_or_queue: Event[Any, Any] | str | None, *, call_timeout: Duration | None
-    ) -> list[QueueControls]:
-        """Return what is ordered; see `Queues.controls`."""
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("list what is ordered for queues").store
-        if event_or_queue is None:
-            queues = sorted(await store.controls.limited(deadline=deadline))
-        else:
-            queues = [queue_of(event_or_queue)]
-        return await self.look(queues, deadline)
 
 
 def _report(orders: Orders, workers: int) -> QueueControls:

@@ -20,6 +20,7 @@ from eventbus.admin.trees import Trees
 from eventbus.admin.workers import Workers
 from eventbus.emit.route import Routes
 from eventbus.lifecycle import Lifecycle
+from eventbus.model.durations import Duration
 from eventbus.settings.settings import Settings
 
 __all__ = ["Inspector"]
@@ -29,26 +30,42 @@ class Inspector:
     """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each call raises ProviderStopped while the provider is not started, and StoreError when the server does
-    not answer within `call_timeout`. That counts for the whole call and is `reply_timeout` by default.
+    not answer in time. That is `reply_timeout` for the whole call, unless `within` says another time.
     """
 
-    def __init__(self, life: Lifecycle, settings: Settings, routes: Routes) -> None:
-        self.jobs: Jobs = Jobs(life, settings, routes)
+    def __init__(
+        self, life: Lifecycle, settings: Settings, routes: Routes, call_timeout: Duration | None = None
+    ) -> None:
+        self._life = life
+        self._settings = settings
+        self._routes = routes
+        self.jobs: Jobs = Jobs(life, settings, routes, call_timeout)
         """Jobs, one at a time."""
-        self.trees: Trees = Trees(life, settings, routes)
+        self.trees: Trees = Trees(life, settings, routes, call_timeout)
         """Roots with their members, such as flows."""
-        self.queues: Queues = Queues(life, settings, routes)
+        self.queues: Queues = Queues(life, settings, routes, call_timeout)
         """Queues, and what concerns all jobs of one."""
-        self.workers: Workers = Workers(life, settings, routes)
+        self.workers: Workers = Workers(life, settings, routes, call_timeout)
         """The workers of the fleet."""
-        self.operations: Operations = Operations(life, settings, routes)
+        self.operations: Operations = Operations(life, settings, routes, call_timeout)
         """Bulk operations, which go on when whoever asked for them is gone."""
-        self.audit: Audit = Audit(life, settings, routes)
+        self.audit: Audit = Audit(life, settings, routes, call_timeout)
         """Who did what on dashboards."""
-        self.server: Server = Server(life, settings, routes)
+        self.server: Server = Server(life, settings, routes, call_timeout)
         """The server itself."""
-        self.events: Events = Events(life, settings, routes)
+        self.events: Events = Events(life, settings, routes, call_timeout)
         """The events that this program knows."""
+
+    def within(self, call_timeout: Duration | None) -> Inspector:
+        """Return an inspector each of whose calls may take this long: seconds, a timedelta or text; None:
+        the setting `reply_timeout`.
+
+            report = await provider.inspector.within("2s").jobs.get(job_id)
+
+        Raises DefinitionError for a time that is not above 0.
+        """
+        self._settings.call_timeout(call_timeout)
+        return Inspector(self._life, self._settings, self._routes, call_timeout)
 
     # The names that these calls had before, for one release.
     job: Final = OldName(Jobs.get)

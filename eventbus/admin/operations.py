@@ -89,11 +89,10 @@ class Operations(Namespace):
         error: str | None = None,
         older_than: Duration | None = None,
         jobs: Sequence[str] | None = None,
-        call_timeout: Duration | None = None,
     ) -> OperationPreview:
         """Count the jobs that `begin` would be about now. Changes nothing. Raises as it does."""
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("preview an operation").store
+        deadline = self._deadline()
+        store = self._store("preview an operation")
         record = await self._describe(store, action, event_or_queue, state, error, older_than, jobs, deadline)
         found = await count_jobs(store, record, deadline=deadline)
         return OperationPreview(count=found.total, is_exact=found.is_exact, samples=found.samples)
@@ -111,22 +110,21 @@ class Operations(Namespace):
         reason: str = "",
         operation_id: str | None = None,
         expected: int | None = None,
-        call_timeout: Duration | None = None,
     ) -> OperationReport:
         """Begin to retry, remove, cancel or promote many jobs of an event, and return at once.
 
         It is about the jobs that are in `state` now; for retry and promote that is `failed` and `delayed`
         unless it is said. `error` and `older_than` are as in `queues.purge`. `jobs` are ids of jobs of the
         queue, 1,000 at most, in place of a state. To cancel a job cancels those of its groups. `by` and
-        `reason` stand beside it. The same `operation_id` (letters, digits, `-` and `_`, 64 at most) begins one
-        operation, however often it is sent. `expected` is how many jobs a preview has told.
+        `reason` stand beside it. The same `operation_id` (letters, digits, `-` and `_`, 64 at most) begins
+        one operation, however often it is sent. `expected` is how many jobs a preview has told.
 
         Workers of this server do it, whichever queues they serve, and begin within 5 s; see also
         `run`. Raises DefinitionError, UsageError for a queue of flows and for jobs of another
         queue, and CountChanged if it would be about more or fewer jobs than `expected`, give or take a tenth.
         """
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("begin an operation").store
+        deadline = self._deadline()
+        store = self._store("begin an operation")
         record = await self._describe(store, action, event_or_queue, state, error, older_than, jobs, deadline)
         kept = store.controls.operations
         if operation_id is not None:
@@ -146,26 +144,26 @@ class Operations(Namespace):
         if not await kept.begin(record, deadline=deadline):  # somebody else sent it meanwhile
             known = await kept.read(record.id, deadline=deadline)
             return _report(_check_same(known or record, record))
-        return await self.get(record.id, call_timeout=call_timeout)
+        return await self.get(record.id)
 
-    async def get(self, operation_id: str, *, call_timeout: Duration | None = None) -> OperationReport:
+    async def get(self, operation_id: str) -> OperationReport:
         """Return how far an operation is. Raises UsageError if there is none of that id, or no more: they are
         kept for 7 days.
         """
-        deadline = self._settings.deadline(call_timeout)
-        kept = self._life.running("look at an operation").store.controls.operations
+        deadline = self._deadline()
+        kept = self._store("look at an operation").controls.operations
         record = await kept.read(_check_id(operation_id), deadline=deadline)
         if record is None:
             raise UsageError(f"there is no operation {operation_id!r}; ended ones are kept for 7 days")
         return _report(record)
 
-    async def stop(self, operation_id: str, by: str = "", *, call_timeout: Duration | None = None) -> bool:
+    async def stop(self, operation_id: str, by: str = "") -> bool:
         """Let an operation do no more than the 100 jobs that are under way. Return False if it has ended.
 
         What is done stays done. Raises UsageError if there is no operation of that id.
         """
-        deadline = self._settings.deadline(call_timeout)
-        kept = self._life.running("stop an operation").store.controls.operations
+        deadline = self._deadline()
+        kept = self._store("stop an operation").controls.operations
         word = await kept.stop(_check_id(operation_id), _check_text("by", by), deadline=deadline)
         if word == "unknown":
             raise UsageError(f"there is no operation {operation_id!r}; ended ones are kept for 7 days")
@@ -177,15 +175,15 @@ class Operations(Namespace):
         Workers do this all the time; it is for a server without workers. It may be cancelled at any time:
         another process goes on.
         """
-        store = self._life.running("run operations").store
+        store = self._store("run operations")
         await OperationRunner(store, key_ttl_ms=round(self._settings.key_ttl * 1000)).run_all()
 
-    async def list(self, *, limit: int = 50, call_timeout: Duration | None = None) -> list[OperationReport]:
+    async def list(self, *, limit: int = 50) -> list[OperationReport]:
         """Return the newest operations, 200 at most."""
         if not 0 < limit <= _LISTED:
             raise DefinitionError(f"expected limit to be 1 to {_LISTED}, got: {shown(limit)}")
-        kept = self._life.running("list operations").store.controls.operations
-        found = await kept.list(limit, deadline=self._settings.deadline(call_timeout))
+        kept = self._store("list operations").controls.operations
+        found = await kept.list(limit, deadline=self._deadline())
         return [_report(record) for record in found]
 
     __call__: Final = OldName(list)  # noqa: A003  (the method)

@@ -7,8 +7,7 @@ meanwhile may be counted twice or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Final, get_args
 
 import msgspec
@@ -114,27 +113,26 @@ class Queues(Namespace):
     `event_or_queue` is an event, its name, `name@group`, or a queue such as `workflow.checkout.steps`.
     """
 
-    async def names(self, *, call_timeout: Duration | None = None) -> list[str]:
+    async def names(self) -> list[str]:
         """Return the names of all queues that the server knows, sorted; it costs less than `list`, which
         looks into each.
 
         Raises ProviderStopped and StoreError.
         """
-        store = self._life.running("list queues").store
-        return await store.inspection.roster.queues(deadline=self._settings.deadline(call_timeout))
+        store = self._store("list queues")
+        return await store.inspection.roster.queues(deadline=self._deadline())
 
     async def count(
         self,
         event_or_queue: Event[Any, Any] | str,
         *,
         states: Sequence[JobState] = get_args(JobState),
-        call_timeout: Duration | None = None,
     ) -> dict[str, int]:
         """Return how many jobs an event, or a queue, has in each state. Counts the jobs that `jobs.list`
         lists.
         """
-        queue, deadline = queue_of(event_or_queue), self._settings.deadline(call_timeout)
-        store = self._life.running("count jobs").store
+        queue, deadline = queue_of(event_or_queue), self._deadline()
+        store = self._store("count jobs")
         return {
             state: await store.inspection.count(queue, check_state(state), deadline=deadline)
             for state in states
@@ -147,7 +145,6 @@ class Queues(Namespace):
         *,
         last: Duration = "1 hour",
         step: Step | None = None,
-        call_timeout: Duration | None = None,
     ) -> list[Minute]:
         """Return what became of the jobs of a queue, for each minute or hour of the `last` time, oldest
         first.
@@ -160,13 +157,11 @@ class Queues(Namespace):
         """
         queue = queue_of(event_or_queue, group)
         step, count = read_length(last, step)
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("look at the history of a queue").store
+        deadline = self._deadline()
+        store = self._store("look at the history of a queue")
         return await read_minutes(store, queue, step, count, deadline=deadline)
 
-    async def controls(
-        self, event_or_queue: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
-    ) -> list[QueueControls]:
+    async def controls(self, event_or_queue: Event[Any, Any] | str | None = None) -> list[QueueControls]:
         """Return the queues for which anything is ordered, or what is ordered for one queue.
 
         That is a pause, a limit, and a time for which finished jobs are kept that the event or workflow
@@ -174,28 +169,29 @@ class Queues(Namespace):
 
         For one queue, `event_or_queue` is its event, the event's name, `name@group`, or the queue.
         """
-        controls = Controls(self._life, self._settings)
-        return await controls.list(event_or_queue, call_timeout=call_timeout)
+        deadline = self._deadline()
+        store = self._store("list what is ordered for queues")
+        if event_or_queue is None:
+            queues = sorted(await store.controls.limited(deadline=deadline))
+        else:
+            queues = [queue_of(event_or_queue)]
+        return await Controls(self._life, self._settings).look(queues, deadline)
 
-    async def groups(
-        self, event: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
-    ) -> list[GroupReport]:
+    async def groups(self, event: Event[Any, Any] | str | None = None) -> list[GroupReport]:
         """Return the groups of an event besides `default`, or those of all events."""
         queue = None if event is None else split_group(queue_of(event))[0]
-        deadline = self._settings.deadline(call_timeout)
-        return await list_groups(self._life.running("list groups").store, queue, deadline=deadline)
+        deadline = self._deadline()
+        return await list_groups(self._store("list groups"), queue, deadline=deadline)
 
-    async def failures(
-        self, event_or_queue: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
-    ) -> list[FailureGroup]:
+    async def failures(self, event_or_queue: Event[Any, Any] | str | None = None) -> list[FailureGroup]:
         """Return the failed jobs of an event with its groups, of one queue, or of all queues, by their error.
 
         The largest group is first. Of each queue the newest 10,000 are read, which is what `keep_failed`
         keeps by default. Flows that failed are in it, by the queue of their workflow. Raises ProviderStopped
         and StoreError.
         """
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("list failures").store
+        deadline = self._deadline()
+        store = self._store("list failures")
         names = await store.inspection.roster.queues(deadline=deadline)
         if event_or_queue is not None:
             queue = queue_of(event_or_queue)
@@ -214,19 +210,18 @@ class Queues(Namespace):
         error: str | None = None,
         *,
         dry_run: bool = False,
-        call_timeout: Duration | None = None,
     ) -> int:
         """Let all jobs of an event in one state wait again; return how many. With `dry_run` only count them.
 
         `error` takes only those whose error it is: the text of a `FailureGroup`, or the type alone, such as
         `ValueError`. Jobs that fail while this goes on are not retried again. Those that cannot be retried
         stay and are not counted; see `jobs.retry`. If this is cut off, call it again: it does the rest.
-        `call_timeout` counts for each of its calls to the server, which have 100 jobs at most. `max_waiting`
-        does not hold here.
+        The time of `within` counts for each of its calls to the server, which have 100 jobs at most.
+        `max_waiting` does not hold here.
         """
         queue = check_event(queue_of(event_or_queue), "retried")
         check_known(state, RETRIED)
-        store, deadline = self._life.running("retry jobs").store, self._deadlines(call_timeout)
+        store, deadline = self._store("retry jobs"), self._deadline
         if dry_run and error is None:
             known = await count_cheaply(store, queue, state, deadline=deadline())
             if known >= 0:
@@ -247,7 +242,6 @@ class Queues(Namespace):
         *,
         older_than: Duration | None = None,
         dry_run: bool = False,
-        call_timeout: Duration | None = None,
     ) -> int:
         """Remove all jobs of an event in one state, as `jobs.remove` does; return how many.
 
@@ -255,14 +249,14 @@ class Queues(Namespace):
 
         `error` is as in `retry_all`. `older_than` (seconds, a timedelta or text) spares the jobs that ended,
         or for open ones were emitted, more lately. If this is cut off, call it again: it does the rest.
-        `call_timeout` counts for each of its calls to the server, which have 100 jobs at most.
+        The time of `within` counts for each of its calls to the server, which have 100 jobs at most.
         """
         queue = check_event(queue_of(event_or_queue), "removed")
         check_known(state, PURGED)
         if error is not None and state not in RETRIED:
             raise DefinitionError(f"expected error with state failed or cancelled, got state: {shown(state)}")
         age = 0 if older_than is None else milliseconds(older_than, setting="older_than")
-        store, deadline = self._life.running("purge jobs").store, self._deadlines(call_timeout)
+        store, deadline = self._store("purge jobs"), self._deadline
         if dry_run and error is None and not age:
             known = await count_cheaply(store, queue, state, deadline=deadline())
             if known >= 0:
@@ -275,17 +269,15 @@ class Queues(Namespace):
             count += words.count("removed")
         return count
 
-    async def list(
-        self, event_or_queue: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
-    ) -> list[QueueReport]:
+    async def list(self, event_or_queue: Event[Any, Any] | str | None = None) -> list[QueueReport]:
         """Return every queue of the server, sorted by name; or one, also where the server does not know it.
 
         A queue is known from its first job or its first worker on, or from the first order for it. It is
         known until it has had no job, no worker and no order for 7 days. Raises ProviderStopped and
         StoreError.
         """
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("list queues").store
+        deadline = self._deadline()
+        store = self._store("list queues")
         if event_or_queue is None:
             names = await store.inspection.roster.queues(deadline=deadline)
         else:
@@ -293,9 +285,6 @@ class Queues(Namespace):
         return await _report_queues(store, names, deadline)
 
     __call__: Final = OldName(list)  # noqa: A003  (the method)
-
-    def _deadlines(self, call_timeout: Duration | None) -> Callable[[], float]:
-        return partial(self._settings.deadline, call_timeout)
 
 
 async def _report_queues(store: Store, names: list[str], deadline: float) -> list[QueueReport]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from eventbus.admin.namespace import Namespace, OldName
-from eventbus.model.durations import Duration
 
 if TYPE_CHECKING:
     from eventbus.store.diagnostics import Finding
@@ -47,10 +46,10 @@ class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
 class Server(Namespace):
     """The server itself: its `report`, and a `check` of it."""
 
-    async def report(self, *, call_timeout: Duration | None = None) -> ServerReport:
+    async def report(self) -> ServerReport:
         """Return what the server says of itself. Raises ProviderStopped and StoreError."""
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("look at the server").store
+        deadline = self._deadline()
+        store = self._store("look at the server")
         facts = await store.inspection.server.facts(deadline=deadline)
         keys, are_all = await store.inspection.server.kinds(deadline=deadline)
         return _report(facts, keys, are_all=are_all)
@@ -61,7 +60,7 @@ class Server(Namespace):
 
         It takes up to half a minute where there are many keys. Raises ProviderStopped.
         """
-        store = self._life.running("check the server").store
+        store = self._store("check the server")
         from eventbus.store.diagnostics import Checkup  # noqa: PLC0415  (commands start sooner)
 
         checkup = Checkup(

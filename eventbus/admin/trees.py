@@ -10,7 +10,6 @@ from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_fa
 from eventbus.admin.jobs.job_report import JobReport, read_job
 from eventbus.admin.jobs.retrials import remove_jobs, was_done
 from eventbus.admin.namespace import Namespace
-from eventbus.model.durations import Duration
 from eventbus.model.names import check_job_id
 from eventbus.store.calls.tree_store import PAGE, PAGE_BYTES
 from eventbus.store.scripting.script_rows import TreeMember
@@ -47,10 +46,10 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
 class Trees(Namespace):
     """Trees of jobs by their roots: `get` one with its members, or `remove` one that has ended."""
 
-    async def get(self, root_id: str, *, call_timeout: Duration | None = None) -> TreeReport:
+    async def get(self, root_id: str) -> TreeReport:
         """Return a root with all members of its tree; of a nested tree its root alone. Raises UnknownJob."""
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("look at a tree").store
+        deadline = self._deadline()
+        store = self._store("look at a tree")
         root = await read_job(store, self._routes, root_id, deadline=deadline)
         members: list[MemberReport] = []
         while True:
@@ -62,7 +61,7 @@ class Trees(Namespace):
             if not page.members or len(members) >= page.total:
                 return TreeReport(root=root, members=members)
 
-    async def remove(self, root_id: str, *, call_timeout: Duration | None = None) -> bool:
+    async def remove(self, root_id: str) -> bool:
         """Remove a tree of jobs that has ended, such as a flow, by its root: all its members go with it.
 
         Return False, and change nothing, while it has not ended: cancel it first, so that what it did is
@@ -70,8 +69,8 @@ class Trees(Namespace):
         four minutes of its end. Its idempotency key stays for its time. Raises UsageError for a member of
         another tree.
         """
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("remove a tree").store
+        deadline = self._deadline()
+        store = self._store("remove a tree")
         (word,) = await remove_jobs(store, self._settings, [check_job_id(root_id)], _ENDED, deadline=deadline)
         return was_done(word, root_id, "removed")
 

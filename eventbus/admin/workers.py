@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from eventbus.admin.namespace import Namespace, OldName
-from eventbus.model.durations import Duration
 from eventbus.store.calls.roster import WorkerLook
 from eventbus.store.readable import number
 
@@ -43,14 +42,14 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
 class Workers(Namespace):
     """The workers: `list` tells those that live, or did a while ago."""
 
-    async def list(self, *, call_timeout: Duration | None = None) -> list[WorkerReport]:
+    async def list(self) -> list[WorkerReport]:
         """Return every worker that was heard within the last 10 minutes and has not ended; sorted by name and
         id.
 
         Raises ProviderStopped and StoreError.
         """
-        deadline = self._settings.deadline(call_timeout)
-        looks = await self._life.running("list workers").store.inspection.roster.workers(deadline=deadline)
+        deadline = self._deadline()
+        looks = await self._store("list workers").inspection.roster.workers(deadline=deadline)
         return sorted(map(_report_worker, looks), key=lambda each: (each.name, each.id))
 
     __call__: Final = OldName(list)  # noqa: A003  (the method)

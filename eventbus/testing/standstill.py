@@ -51,13 +51,12 @@ async def describe_jobs(providers: Iterable[EventProvider]) -> list[str]:
     more = 0
     for provider in {provider.settings.prefix: provider for provider in providers}.values():
         try:
-            for queue in await provider.inspector.queues.names(call_timeout=_PATIENCE):
-                page = await provider.inspector.jobs.list(
-                    queue, state=_STATES, limit=100, call_timeout=_PATIENCE
-                )
+            inspector = provider.inspector.within(_PATIENCE)
+            for queue in await inspector.queues.names():
+                page = await inspector.jobs.list(queue, state=_STATES, limit=100)
                 room = max(0, _MOST_JOBS - len(found))
                 for job in page.jobs[:room]:
-                    reason = await provider.inspector.jobs.why(job.id, call_timeout=_PATIENCE)
+                    reason = await inspector.jobs.why(job.id)
                     found.append(f"job {job.id} of {queue}: {reason.text}")
                 more += len(page.jobs[room:])
         except EventBusError as error:

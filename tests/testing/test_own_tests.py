@@ -71,6 +71,6 @@ async def test_a_server_that_is_away_is_told_and_has_all_when_it_comes_back(
         await provider.emit("ask", 1, reply=False)
         virtual.take_server_away()
         with pytest.raises(StoreUnavailable):
-            await provider.inspector.queues.count("ask", call_timeout=1)
+            await provider.inspector.within(1).queues.count("ask")
         virtual.bring_server_back()
         assert (await provider.inspector.queues.count("ask"))["waiting"] == 1

@@ -292,7 +292,7 @@ class FlowInspector:
         """Return the errors of a job's earlier attempts; none for a job whose record cannot be read."""
         left = max(deadline - clock.monotonic(), 0.001)
         try:
-            return _earlier(await self._inspector.jobs.get(job_id, call_timeout=left))
+            return _earlier(await self._inspector.within(left).jobs.get(job_id))
         except UnknownJob:
             return []
 

@@ -188,7 +188,7 @@ class FlowLooks:
         by_places: Counter[str] = Counter()  # workers with a machine without versions of its own
         newest: set[tuple[str, str]] = set()
         left = deadline - clock.monotonic()
-        for worker in await self.provider.inspector.workers.list(call_timeout=max(left, 0.001)):
+        for worker in await self.provider.inspector.within(max(left, 0.001)).workers.list():
             for queue, versions in worker.versions.items():
                 name = queue.removeprefix(flow_queue(""))
                 workers.update((name, version) for version in versions)

@@ -33,4 +33,4 @@ class FlowRemovals:
                 f"flow {flow_id} is a part of flow {parent.flow_id}, whose step {parent.step!r} started it; "
                 "remove that flow"
             )
-        return await self.provider.inspector.trees.remove(flow_id, call_timeout=call_timeout)
+        return await self.provider.inspector.within(call_timeout).trees.remove(flow_id)

@@ -72,7 +72,7 @@ async def _read_nested(read_flow: Callable[[str], Awaitable[FlowReport]], flow_i
 
 async def _read(inspector: Inspector, job_id: str, deadline: float) -> Any:
     try:
-        job = await inspector.jobs.get(job_id, call_timeout=max(deadline - clock.monotonic(), 0.001))
+        job = await inspector.within(max(deadline - clock.monotonic(), 0.001)).jobs.get(job_id)
     except UnknownJob:
         return None
     return job.progress

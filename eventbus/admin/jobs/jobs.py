@@ -106,7 +106,6 @@ class Jobs(Namespace):
         *,
         reveal: bool = False,
         names: Callable[[str], bool] | None = None,
-        call_timeout: Duration | None = None,
     ) -> JobReport:
         """Return the report of a job; `<id>@<group>` is the id of a group's job.
 
@@ -114,17 +113,17 @@ class Jobs(Namespace):
         `reveal`. With `names`, a function that says of the name of a field whether its value is hidden, these
         values are hidden everywhere, too. Raises UnknownJob, also for text that is not a job id.
         """
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("look at a job").store
+        deadline = self._deadline()
+        store = self._store("look at a job")
         return await read_job(store, self._routes, job_id, reveal=reveal, names=names, deadline=deadline)
 
-    async def why(self, job_id: str, *, call_timeout: Duration | None = None) -> StateReason:
+    async def why(self, job_id: str) -> StateReason:
         """Return why a job is in its state: what keeps it from running, who runs it, or that it has ended.
 
         Raises UnknownJob, also for text that is not a job id.
         """
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("look at a job").store
+        deadline = self._deadline()
+        store = self._store("look at a job")
         look = await look_at(store, job_id, deadline)
         fields, worker = look.fields, worker_of(look.fields.get("token", ""))
         if fields.get("state") == "active" and look.lease_end:
@@ -145,7 +144,6 @@ class Jobs(Namespace):
         *,
         idempotency_key: str | None = None,
         correlation_id: str | None = None,
-        call_timeout: Duration | None = None,
     ) -> FoundJobs:
         """Find the jobs of an event with its groups, or of one queue, such as that of a workflow, by their
         idempotency key or their correlation id.
@@ -161,8 +159,8 @@ class Jobs(Namespace):
         """
         if (idempotency_key is None) == (correlation_id is None):
             raise DefinitionError("expected either idempotency_key or correlation_id")
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("find jobs").store
+        deadline = self._deadline()
+        store = self._store("find jobs")
         if idempotency_key is not None and event_or_queue is None:
             raise DefinitionError("expected the event of the key, because each event has keys of its own")
         queues = await list_searched(store, event_or_queue, deadline)
@@ -178,7 +176,6 @@ class Jobs(Namespace):
         state: str = "waiting",
         names: Callable[[str], bool] | None = None,
         cursor: str | None = None,
-        call_timeout: Duration | None = None,
     ) -> FieldMatches:
         """Find the jobs of one queue and state by a field of their payload, such as `order_id:7` or
         `customer.name:Ada`.
@@ -191,33 +188,33 @@ class Jobs(Namespace):
         queue, path_and_value = queue_of(event_or_queue), read_field(field)
         place: Cursor | None = read_cursor(cursor)
         check_state(state)
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("find jobs").store
+        deadline = self._deadline()
+        store = self._store("find jobs")
         search = FieldSearch(store, self._routes, path_and_value, names=names, deadline=deadline)
         return await search.run(queue, state, place)
 
-    async def cancel(self, job_id: str, reason: str = "", *, call_timeout: Duration | None = None) -> bool:
+    async def cancel(self, job_id: str, reason: str = "") -> bool:
         """Cancel a job with the jobs of its groups, or a root with its tree, as `EventProvider.cancel`."""
         emitter = self._life.running("cancel a job")
-        return await emitter.cancel(check_job_id(job_id), reason, call_timeout=call_timeout)
+        return await emitter.cancel(check_job_id(job_id), reason, call_timeout=self._call_timeout)
 
-    async def promote(self, job_id: str, *, call_timeout: Duration | None = None) -> bool:
+    async def promote(self, job_id: str) -> bool:
         """Make a delayed job due now, also one that waits for its next attempt."""
-        return await self._edit(job_id, ("delayed",), due=0, deadline=self._settings.deadline(call_timeout))
+        return await self._edit(job_id, ("delayed",), due=0, deadline=self._deadline())
 
-    async def delay(self, job_id: str, delay: Duration, *, call_timeout: Duration | None = None) -> bool:
+    async def delay(self, job_id: str, delay: Duration) -> bool:
         """Make a waiting or delayed job due in `delay` (seconds, a timedelta or text) from now.
 
         The `reply_timeout` of an emitter that awaits the job counts from the due time that it asked for.
         """
         due_ms = milliseconds(delay, setting="delay")
-        return await self._edit(job_id, _PLACED, due=due_ms, deadline=self._settings.deadline(call_timeout))
+        return await self._edit(job_id, _PLACED, due=due_ms, deadline=self._deadline())
 
-    async def prioritize(self, job_id: str, priority: int, *, call_timeout: Duration | None = None) -> bool:
+    async def prioritize(self, job_id: str, priority: int) -> bool:
         """Give a waiting or delayed job another priority: -4000..4000, lower first. It goes to the end of
         that.
         """
-        deadline = self._settings.deadline(call_timeout)
+        deadline = self._deadline()
         return await self._edit(job_id, _PLACED, priority=check_priority(priority), deadline=deadline)
 
     async def replace_payload(
@@ -225,8 +222,6 @@ class Jobs(Namespace):
         event: Event[Any, Any] | str,
         job_id: str,
         payload: Any,
-        *,
-        call_timeout: Duration | None = None,
     ) -> bool:
         """Give a waiting, delayed or parked job of `event` another payload. Its meta data and its key stay;
         its limit key is that of the new payload.
@@ -234,7 +229,7 @@ class Jobs(Namespace):
         Raises PayloadError for a payload that does not fit the event, or that holds `•••` as a report shows
         it instead of a sensitive value; and UsageError for a job of another event.
         """
-        route, deadline = self._routes.find(event), self._settings.deadline(call_timeout)
+        route, deadline = self._routes.find(event), self._deadline()
         encoded, limit = msgspec.Raw(route.encode_payload(payload)), route.limit_key(payload)
         check_whole(msgspec.json.decode(encoded))
         for _ in range(_READS):
@@ -255,7 +250,6 @@ class Jobs(Namespace):
         revision: str | None = None,
         reveal: bool = True,
         names: Names | None = is_secret_name,
-        call_timeout: Duration | None = None,
     ) -> JobEdit:
         """Give a waiting, delayed or parked job of an event another payload, given as JSON values.
 
@@ -268,9 +262,9 @@ class Jobs(Namespace):
         Raises PayloadError, also for a payload that holds `•••` as a report shows it instead of a sensitive
         value; and UsageError for a job of a flow or a tree.
         """
-        deadline = self._settings.deadline(call_timeout)
+        deadline = self._deadline()
         check_whole(payload)
-        store = self._life.running("edit a job").store
+        store = self._store("edit a job")
         for _ in range(_READS):
             look = await store.inspection.job(check_job_id(job_id), deadline=deadline)
             if not look.fields:
@@ -291,7 +285,7 @@ class Jobs(Namespace):
                 return JobEdit(changed=changed, state=found, revision=revision_of(look.fields))
         raise UsageError(f"the payload of job {job_id!r} is changed by others all the time; try again")
 
-    async def retry(self, job_id: str, *, rerun: bool = False, call_timeout: Duration | None = None) -> bool:
+    async def retry(self, job_id: str, *, rerun: bool = False) -> bool:
         """Let a job that failed, expired or was cancelled wait again, as if it were new: with all its
         attempts before it.
 
@@ -306,14 +300,14 @@ class Jobs(Namespace):
         `<id>@<group>` is the job of a group; others of the emission are not touched. Raises UsageError also
         if its key stands for a later job by now, if its group was removed, and if its record is damaged.
         """
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("retry a job").store
+        deadline = self._deadline()
+        store = self._store("retry a job")
         (word,) = await store.controls.retrials.retry(
             [check_job_id(job_id)], states=(*RETRIED, *(("completed",) if rerun else ())), deadline=deadline
         )
         return was_done(word, job_id, "retried")
 
-    async def remove(self, job_id: str, *, call_timeout: Duration | None = None) -> bool:
+    async def remove(self, job_id: str) -> bool:
         """Remove a job that nobody runs. One that waits, is delayed or parked is cancelled first, and who
         awaits it is told.
 
@@ -325,8 +319,8 @@ class Jobs(Namespace):
 
         `<id>@<group>` is the job of a group; others of the emission are not touched.
         """
-        deadline = self._settings.deadline(call_timeout)
-        store = self._life.running("remove a job").store
+        deadline = self._deadline()
+        store = self._store("remove a job")
         (word,) = await remove_jobs(store, self._settings, [check_job_id(job_id)], PURGED, deadline=deadline)
         return was_done(word, job_id, "removed")
 
@@ -338,7 +332,6 @@ class Jobs(Namespace):
         limit: int = 50,
         cursor: str | None = None,
         since: Duration | None = None,
-        call_timeout: Duration | None = None,
     ) -> JobList:
         """Return a page of the jobs of an event, or of a queue, in one state, or in several.
 
@@ -357,8 +350,8 @@ class Jobs(Namespace):
         current, place = read_place(cursor, states)
         if not 0 < limit <= _LIMIT:
             raise DefinitionError(f"expected limit to be 1 to {_LIMIT}, got: {shown(limit)}")
-        inspection = self._life.running("list jobs").store.inspection
-        deadline = self._settings.deadline(call_timeout)
+        inspection = self._store("list jobs").inspection
+        deadline = self._deadline()
         found: list[JobSummary] = []
         oldest = 0 if since is None else await self._ended_since(states, since, deadline)
         for _ in range(_PAGES):
@@ -383,7 +376,7 @@ class Jobs(Namespace):
     async def _ended_since(self, states: Sequence[str], since: Duration, deadline: float) -> int:
         for state in states:
             check_ended(state)
-        roster = self._life.running("list jobs").store.inspection.roster
+        roster = self._store("list jobs").inspection.roster
         return await roster.now(deadline=deadline) - milliseconds(since, setting="since")
 
     def _encode(self, look: JobLook, job_id: str, payload: Any) -> dict[str, str]:
@@ -409,7 +402,7 @@ class Jobs(Namespace):
         return HiddenValues(look.body, event, names=names).may_hide
 
     async def _read_body(self, route: Route, job_id: str, deadline: float) -> str:
-        store = self._life.running("replace a payload").store
+        store = self._store("replace a payload")
         look = await store.inspection.job(check_job_id(job_id), deadline=deadline)
         if not look.fields:
             raise UnknownJob(job_id)
@@ -423,7 +416,7 @@ class Jobs(Namespace):
 
     async def _ask(self, job_id: str, states: tuple[str, ...], *, deadline: float, **change: Any) -> str:
         edit = Edit(job_id, chance.token(8), states, **change)
-        return await self._life.running("change a job").store.controls.edit(edit, deadline=deadline)
+        return await self._store("change a job").controls.edit(edit, deadline=deadline)
 
 
 def _summary(row: JobRow, state: str) -> JobSummary:

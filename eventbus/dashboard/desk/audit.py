@@ -7,7 +7,6 @@ from typing import Annotated
 import msgspec
 
 from eventbus.admin.audit import AuditEntry, AuditPage
-from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
@@ -29,9 +28,7 @@ class AuditQuery(msgspec.Struct, frozen=True):
 async def read_audit(desk: Desk, caller: Caller, _path: dict[str, str], query: AuditQuery) -> AuditPage:
     """Return a page of the audit, newest first, without what is about queues that the caller may not see."""
     desk.demand(caller, "audit.read", Target("server"), "audit")
-    page = await desk.provider.inspector.audit.list(
-        **msgspec.structs.asdict(query), call_timeout=timeouts.READ
-    )
+    page = await desk.inspector.audit.list(**msgspec.structs.asdict(query))
     seen = [entry for entry in page.entries if _is_seen(desk, caller, entry)]
     return AuditPage(entries=seen, cursor=page.cursor)
 

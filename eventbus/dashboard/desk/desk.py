@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
+from eventbus.admin.inspector import Inspector
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.admin.server import ServerReport
 from eventbus.dashboard import timeouts
@@ -79,19 +80,22 @@ class Desk:
         self.queues: Snapshot[QueueList] = share_queues(provider)
         """The list of queues, which all viewers share."""
         self.failures: Snapshot[list[FailureGroup]] = Snapshot(
-            partial(provider.inspector.queues.failures, call_timeout=timeouts.SHARED_READ), _KEPT_SECONDS
+            provider.inspector.within(timeouts.SHARED_READ).queues.failures, _KEPT_SECONDS
         )
         """The failed jobs by their error, which all viewers share: to read them is work for the server."""
         self.versions: Snapshot[Sequence[Any]] = Snapshot(self._read_versions, _KEPT_SECONDS)
         """The versions of workflows, which all viewers share: to count open flows is work for the server."""
-        self.server: Snapshot[ServerReport] = Snapshot(
-            partial(provider.inspector.server.report, call_timeout=timeouts.READ)
-        )
+        self.server: Snapshot[ServerReport] = Snapshot(provider.inspector.within(timeouts.READ).server.report)
         self.checks: Snapshot[list[Finding]] = Snapshot(provider.inspector.server.check, _CHECKED_SECONDS)
         """The server itself, and what its checks find, which all viewers share."""
         self._hooks = hooks
         self._working: asyncio.Task[None] | None = None
         self._is_wanted = False
+
+    @property
+    def inspector(self) -> Inspector:
+        """The inspector, each of whose calls may take as long as one read."""
+        return self.provider.inspector.within(timeouts.READ)
 
     async def _read_versions(self) -> Sequence[Any]:
         return [] if self.flows is None else await self.flows.versions(call_timeout=timeouts.SHARED_READ)

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import msgspec
 
-from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.jobs import find_job
 from eventbus.dashboard.entry.gate import Caller
@@ -42,7 +41,7 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
     runs or has ended.
     """
     report, target = await find_job(desk, caller, path["job"])
-    inspector = desk.provider.inspector
+    inspector = desk.inspector
 
     async def edit() -> Change:
         if not desk.may(caller, "payload.read", target):
@@ -52,7 +51,7 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
             raise Problem(
                 422, "expected If-Match with the revision of the job, so that no edit of others is lost"
             )
-        whole = await inspector.jobs.get(report.id, reveal=True, call_timeout=timeouts.READ)
+        whole = await inspector.jobs.get(report.id, reveal=True)
         shown = await shown_payload(desk, caller, report.id, target)
         payload = put_back(order.payload, shown, whole.payload)
         seen = whole.revision if revision == "*" else revision  # that of the values which are put back
@@ -63,7 +62,6 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
                 revision=seen,
                 reveal=desk.may(caller, "payload.reveal", target),
                 names=desk.redaction(caller, target).names,
-                call_timeout=timeouts.READ,
             )
         except (PayloadError, DefinitionError, UsageError) as error:
             raise (error if payload == order.payload else _without_words(error)) from None
@@ -87,7 +85,7 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
 async def shown_payload(desk: Desk, caller: Caller, job_id: str, target: Target) -> Any:
     """Return the payload of a job as the caller sees it."""
     redaction = desk.redaction(caller, target)
-    report = await desk.provider.inspector.jobs.get(job_id, names=redaction.names, call_timeout=timeouts.READ)
+    report = await desk.inspector.jobs.get(job_id, names=redaction.names)
     return redaction.value(report.payload, "payload") if redaction.hides_all else report.payload
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from eventbus.admin.history import Minute
-from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queues import find_queue
 from eventbus.dashboard.entry.gate import Caller
@@ -54,7 +53,7 @@ class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
 async def read_history(desk: Desk, caller: Caller, path: dict[str, str], query: HistoryQuery) -> HistoryView:
     """Return the history of a queue."""
     queue = find_queue(desk, caller, path["queue"])
-    found = await desk.provider.inspector.queues.history(queue, last=query.last, call_timeout=timeouts.READ)
+    found = await desk.inspector.queues.history(queue, last=query.last)
     waits = Histogram.total(each.waits for each in found)
     runs = Histogram.total(each.runs for each in found)
     return HistoryView(

@@ -16,7 +16,6 @@ import msgspec
 from eventbus.admin.jobs.job_report import JobReport
 from eventbus.admin.jobs.jobs import JobSummary
 from eventbus.admin.jobs.reasons import StateReason
-from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.queue_views import event_of_queue
 from eventbus.dashboard.desk.queues import find_queue, queue_target
@@ -140,8 +139,8 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
     """Return a page of the jobs of a queue in one state or several."""
     queue = find_queue(desk, caller, path["queue"])
     desk.demand_sight(caller, queue_target(queue), f"queue {queue!r}", jobs=True)
-    page = await desk.provider.inspector.jobs.list(
-        queue, state=query.state, limit=query.limit, cursor=query.cursor or None, call_timeout=timeouts.READ
+    page = await desk.inspector.jobs.list(
+        queue, state=query.state, limit=query.limit, cursor=query.cursor or None
     )
     redaction = desk.redaction(caller, queue_target(queue))
     rows = [msgspec.structs.replace(row, error=redaction.error(row.error)) for row in page.jobs]
@@ -151,12 +150,10 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
 async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> JobView:
     """Return one job."""
     report, target = await find_job(desk, caller, path["job"])
-    why = await desk.provider.inspector.jobs.why(report.id, call_timeout=timeouts.READ)
+    why = await desk.inspector.jobs.why(report.id)
     redaction = desk.redaction(caller, target)
     if redaction.names is not None:
-        report = await desk.provider.inspector.jobs.get(
-            report.id, names=redaction.names, call_timeout=timeouts.READ
-        )
+        report = await desk.inspector.jobs.get(report.id, names=redaction.names)
     if redaction.hides_all:  # as `edits.shown_payload`
         values = {name: redaction.value(getattr(report, name), name) for name in _VALUES}
         fields: dict[str, Any] = msgspec.to_builtins(
@@ -179,7 +176,7 @@ async def cancel_job(desk: Desk, caller: Caller, path: dict[str, str], order: Ca
 
     async def cancel() -> Change:
         reason = order.reason or f"cancelled by {caller.actor.name}"
-        done = await desk.provider.inspector.jobs.cancel(report.id, reason, call_timeout=timeouts.READ)
+        done = await desk.inspector.jobs.cancel(report.id, reason)
         return Change(changed=done, note="it is cancelled" if done else "it had ended before")
 
     # Who may not cancel a flow must not do so by its job.
@@ -189,13 +186,13 @@ async def cancel_job(desk: Desk, caller: Caller, path: dict[str, str], order: Ca
 
 async def promote_job(desk: Desk, caller: Caller, path: dict[str, str], order: PromoteOrder) -> Change:
     """Make a delayed job due now."""
-    ask = partial(desk.provider.inspector.jobs.promote, call_timeout=timeouts.READ)
+    ask = desk.inspector.jobs.promote
     return await _edit(desk, caller, path["job"], "job.promote", ask, order.reason, "it is due now")
 
 
 async def delay_job(desk: Desk, caller: Caller, path: dict[str, str], order: DelayOrder) -> Change:
     """Make a job that waits due later."""
-    ask = partial(desk.provider.inspector.jobs.delay, delay=order.delay, call_timeout=timeouts.READ)
+    ask = partial(desk.inspector.jobs.delay, delay=order.delay)
     return await _edit(
         desk, caller, path["job"], "job.edit", ask, order.reason, f"it is due in {order.delay}"
     )
@@ -203,9 +200,7 @@ async def delay_job(desk: Desk, caller: Caller, path: dict[str, str], order: Del
 
 async def prioritize_job(desk: Desk, caller: Caller, path: dict[str, str], order: PriorityOrder) -> Change:
     """Give a job that waits another priority."""
-    ask = partial(
-        desk.provider.inspector.jobs.prioritize, priority=order.priority, call_timeout=timeouts.READ
-    )
+    ask = partial(desk.inspector.jobs.prioritize, priority=order.priority)
     return await _edit(
         desk, caller, path["job"], "job.edit", ask, order.reason, f"its priority is {order.priority}"
     )
@@ -213,13 +208,13 @@ async def prioritize_job(desk: Desk, caller: Caller, path: dict[str, str], order
 
 async def retry_job(desk: Desk, caller: Caller, path: dict[str, str], order: RetryJobOrder) -> Change:
     """Let a job run again that failed, expired or was cancelled, or with `rerun` completed."""
-    ask = partial(desk.provider.inspector.jobs.retry, rerun=order.rerun, call_timeout=timeouts.READ)
+    ask = partial(desk.inspector.jobs.retry, rerun=order.rerun)
     return await _edit(desk, caller, path["job"], "job.retry", ask, order.reason, "it waits again")
 
 
 async def remove_job(desk: Desk, caller: Caller, path: dict[str, str], order: RemoveJobOrder) -> Change:
     """Remove a job that nobody runs."""
-    ask = partial(desk.provider.inspector.jobs.remove, call_timeout=timeouts.READ)
+    ask = desk.inspector.jobs.remove
     return await _edit(desk, caller, path["job"], "job.remove", ask, order.reason, "it is removed")
 
 
@@ -228,7 +223,7 @@ async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: Re
     report, target = await find_job(desk, caller, path["job"])
 
     async def reveal() -> Change:
-        whole = await desk.provider.inspector.jobs.get(report.id, reveal=True, call_timeout=timeouts.READ)
+        whole = await desk.inspector.jobs.get(report.id, reveal=True)
         value = {
             "payload": whole.payload,
             "result": whole.result,
@@ -244,7 +239,7 @@ async def find_job(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, 
     """Return a job, and what rights are asked about. Raises Problem, 404, also for one that the caller may
     not see.
     """
-    report = await desk.provider.inspector.jobs.get(job_id, call_timeout=timeouts.READ)
+    report = await desk.inspector.jobs.get(job_id)
     target = Target("job", report.id, event_of_queue(report.queue))
     if not desk.sees(caller, target):
         raise Problem(404, str(UnknownJob(job_id)))  # in the words for a job that does not exist

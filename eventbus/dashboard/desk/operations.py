@@ -134,11 +134,10 @@ async def preview_operation(
 ) -> OperationPreview:
     """Count the jobs that an operation would be about."""
     queue = _find_queue(desk, caller, path)
-    return await desk.provider.inspector.operations.preview(
+    return await desk.provider.inspector.within(timeouts.MANY).operations.preview(
         order.action,
         queue,
         **await _filter_of(desk, caller, queue, order),
-        call_timeout=timeouts.MANY,
     )
 
 
@@ -159,7 +158,7 @@ async def begin_operation(desk: Desk, caller: Caller, path: dict[str, str], orde
             return Change(changed=False, note="it was begun before", operation=known.id)
         meant = await _filter_of(desk, caller, queue, order)
         asked = desk.provider.inspector
-        begun = await asked.operations.begin(
+        begun = await asked.within(timeouts.MANY).operations.begin(
             order.action,
             queue,
             **meant,
@@ -167,7 +166,6 @@ async def begin_operation(desk: Desk, caller: Caller, path: dict[str, str], orde
             by=caller.actor.name,
             reason=order.reason,
             operation_id=order.id,
-            call_timeout=timeouts.MANY,
         )
         desk.work(asked.operations.run)
         if known is not None:
@@ -199,7 +197,7 @@ async def read_operations(
     desk: Desk, caller: Caller, _path: dict[str, str], _query: NoQuery
 ) -> OperationList:
     """Return the newest operations that the caller may see."""
-    found = await desk.provider.inspector.operations.list(limit=_LISTED, call_timeout=timeouts.READ)
+    found = await desk.inspector.operations.list(limit=_LISTED)
     return OperationList(operations=[_shown(each) for each in found if _is_seen(desk, caller, each)])
 
 
@@ -215,9 +213,7 @@ async def stop_operation(desk: Desk, caller: Caller, path: dict[str, str], order
     found = await _find(desk, caller, path["operation"])
 
     async def stop() -> Change:
-        done = await desk.provider.inspector.operations.stop(
-            found.id, caller.actor.name, call_timeout=timeouts.READ
-        )
+        done = await desk.inspector.operations.stop(found.id, caller.actor.name)
         note = f"operation {found.id} {'does no more' if done else 'had ended before'}"
         return Change(changed=done and found.state == "running", note=note)
 
@@ -235,7 +231,7 @@ async def _find_known(desk: Desk, caller: Caller, operation: str | None) -> Oper
 async def _find(desk: Desk, caller: Caller, operation: str) -> OperationReport:
     missing = Problem(404, f"there is no operation {operation[:64]!r}")
     try:
-        found = await desk.provider.inspector.operations.get(operation, call_timeout=timeouts.READ)
+        found = await desk.inspector.operations.get(operation)
     except UsageError:
         raise missing from None
     if not _is_seen(desk, caller, found):

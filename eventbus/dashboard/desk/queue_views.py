@@ -82,7 +82,7 @@ def share_queues(provider: EventProvider) -> Snapshot[QueueList]:
     """Return what all viewers share."""
 
     async def read() -> QueueList:
-        reports = await provider.inspector.queues.list(call_timeout=timeouts.MANY)
+        reports = await provider.inspector.within(timeouts.MANY).queues.list()
         return QueueList(queues=[_view(report) for report in reports], at_ms=round(clock.now() * 1000))
 
     return Snapshot(read)
@@ -100,10 +100,10 @@ def event_of_queue(queue: str) -> str:
 
 async def look_at_queue(provider: EventProvider, queue: str) -> QueueView:
     """Return one queue as the server has it now."""
-    inspector = provider.inspector
+    inspector = provider.inspector.within(timeouts.READ)
     (report,), children, controls = await asyncio.gather(
-        inspector.queues.list(queue, call_timeout=timeouts.READ),
-        inspector.queues.count(queue, states=("waiting-children",), call_timeout=timeouts.READ),
+        inspector.queues.list(queue),
+        inspector.queues.count(queue, states=("waiting-children",)),
         controls_of(provider, queue),
     )
     limit = _view_limit(controls.limit, is_set=controls.is_set)
@@ -114,7 +114,7 @@ async def look_at_queue(provider: EventProvider, queue: str) -> QueueView:
 
 async def controls_of(provider: EventProvider, queue: str) -> QueueControls:
     """Return what is ordered for a queue."""
-    (found,) = await provider.inspector.queues.controls(queue, call_timeout=timeouts.READ)
+    (found,) = await provider.inspector.within(timeouts.READ).queues.controls(queue)
     return found
 
 

@@ -109,7 +109,7 @@ async def _by_key(desk: Desk, caller: Caller, key: str, queue: str) -> Found:
     found: list[FoundJob] = []
     seen = 0
     for event in events[:_KEY_EVENTS]:
-        here = await desk.provider.inspector.jobs.find(event, idempotency_key=key, call_timeout=timeouts.READ)
+        here = await desk.inspector.jobs.find(event, idempotency_key=key)
         found, seen = found + here.jobs, seen + here.seen
     left = len(events) - _KEY_EVENTS
     note = f"{left} events were not looked at; name the queue" if left > 0 else ""
@@ -118,7 +118,7 @@ async def _by_key(desk: Desk, caller: Caller, key: str, queue: str) -> Found:
 
 async def _by_correlation(desk: Desk, caller: Caller, chain: str, queue: str) -> Found:
     given = find_queue(desk, caller, queue) if queue else None
-    here = await desk.provider.inspector.jobs.find(given, correlation_id=chain, call_timeout=timeouts.SEARCH)
+    here = await desk.provider.inspector.within(timeouts.SEARCH).jobs.find(given, correlation_id=chain)
     note = "" if here.is_whole else f"{here.seen} jobs were looked at, and there are more; name the queue"
     return Found(jobs=_cleaned(desk, caller, here.jobs), seen=here.seen, note=note)
 
@@ -135,13 +135,12 @@ async def _by_field(desk: Desk, caller: Caller, wanted: str, query: SearchQuery)
     redaction = desk.redaction(caller, target)
     if redaction.hides_all:
         raise Problem(403, "every value is hidden, so no job is found by one")
-    here = await desk.provider.inspector.jobs.find_by_field(
+    here = await desk.provider.inspector.within(timeouts.SEARCH).jobs.find_by_field(
         queue,
         wanted,
         state=query.state,
         names=redaction.names,
         cursor=query.cursor or None,
-        call_timeout=timeouts.SEARCH,
     )
     return Found(jobs=_cleaned(desk, caller, here.jobs), seen=here.seen, cursor=here.cursor)
 

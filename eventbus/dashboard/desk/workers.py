@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from eventbus.admin.workers import WorkerReport
-from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queues import NoQuery, queue_target
 from eventbus.dashboard.entry.gate import Caller
@@ -26,7 +25,7 @@ async def read_workers(desk: Desk, caller: Caller, _path: dict[str, str], _query
     And without the versions of their jobs.
     """
     desk.demand(caller, "server.read", Target("server"), "such page")
-    found = await desk.provider.inspector.workers.list(call_timeout=timeouts.READ)
+    found = await desk.inspector.workers.list()
     return WorkerList(workers=[_shown(desk, caller, each) for each in found])
 
 

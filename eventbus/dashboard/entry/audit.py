@@ -71,8 +71,8 @@ class AuditTrail:
     async def _keep(self, told: dict[str, str]) -> str:
         fields = {name: value for name, value in {**self._fields, **told}.items() if value}
         try:
-            return await self._provider.inspector.audit.note(
-                fields, replaced=self._begun, call_timeout=timeouts.READ
+            return await self._provider.inspector.within(timeouts.READ).audit.note(
+                fields, replaced=self._begun
             )
         except EventBusError as error:
             _log.error("audit not kept by the server", action=self._fields["action"], error=str(error))

@@ -12,6 +12,7 @@ import pytest
 from drivers.virtual import VirtualWorld
 
 from eventbus import DefinitionError, EmitError, EventProvider, StoreUnavailable
+from eventbus.lowlevel import Inspector
 from eventbus.model import clock
 from eventbus.settings.settings import Settings
 from eventbus.store.calls.tree_store import TreeStore
@@ -38,15 +39,19 @@ def _workflow() -> Workflow[Any, Any]:
 
 def _calls(provider: EventProvider, flows: WorkflowProvider, workflow: Workflow[Any, Any]) -> Calls:
     """Every call that asks the server, but `result`, whose own timeout bounds it."""
-    inspector, handle = provider.inspector, flows.handle(_FLOW)
+    handle = flows.handle(_FLOW)
+
+    def inspector(call_timeout: Any = None) -> Inspector:
+        return provider.inspector.within(call_timeout)
+
     return {
         "cancel": lambda **given: provider.cancel("0-1", **given),
         "add_group": lambda **given: provider.add_group("work", "g", **given),
-        "inspector.jobs.get": lambda **given: inspector.jobs.get("0-1", **given),
-        "inspector.trees.get": lambda **given: inspector.trees.get("0-1", **given),
-        "inspector.jobs.list": lambda **given: inspector.jobs.list("work", state="waiting", **given),
-        "inspector.queues.count": lambda **given: inspector.queues.count("work", **given),
-        "inspector.jobs.cancel": lambda **given: inspector.jobs.cancel("0-1", **given),
+        "inspector.jobs.get": lambda **given: inspector(**given).jobs.get("0-1"),
+        "inspector.trees.get": lambda **given: inspector(**given).trees.get("0-1"),
+        "inspector.jobs.list": lambda **given: inspector(**given).jobs.list("work", state="waiting"),
+        "inspector.queues.count": lambda **given: inspector(**given).queues.count("work"),
+        "inspector.jobs.cancel": lambda **given: inspector(**given).jobs.cancel("0-1"),
         "jobs.cancel": lambda **given: provider.jobs.cancel("0-1", "", **given),
         "flows.execute": lambda **given: flows.execute(workflow, None, **given),
         "flows.report": lambda **given: flows.report(_FLOW, **given),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eventbus import EventProvider
+from eventbus import DefinitionError, EventProvider
 
 MakeProvider = Callable[..., EventProvider]
 
@@ -129,3 +129,24 @@ async def test_a_mere_look_at_an_old_name_does_not_warn(make_provider: MakeProvi
         assert callable(inspector.job)
         assert callable(inspector.jobs)
     assert not callable(inspector.trees), "it was no method"
+
+
+async def test_an_old_name_takes_the_call_timeout_that_it_had(make_provider: MakeProvider) -> None:
+    async with make_provider() as provider:
+        for call in (provider.inspector.counts, provider.inspector.jobs):
+            with pytest.warns(DeprecationWarning, match="use inspector"):
+                assert await call("charge", call_timeout="2s")
+            refused = pytest.raises(DefinitionError, match="call_timeout")
+            with pytest.warns(DeprecationWarning, match="use inspector"), refused:
+                await call("charge", call_timeout=0)
+
+
+async def test_an_inspector_within_a_time_is_another_one(make_provider: MakeProvider) -> None:
+    async with make_provider() as provider:
+        job = provider.emit("charge", 7, reply=False)
+        await job.enqueued()
+        hasty = provider.inspector.within("2s")
+        assert (await hasty.jobs.get(job.job_id)).state == "waiting"
+        assert (await hasty.within(None).queues.count("charge"))["waiting"] == 1
+        with pytest.raises(DefinitionError, match="call_timeout"):
+            provider.inspector.within(0)

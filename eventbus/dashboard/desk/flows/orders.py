@@ -51,7 +51,7 @@ async def cancel_flow(desk: Desk, caller: Caller, path: dict[str, str], order: C
     async def cancel() -> Change:
         reason = order.reason or f"cancelled by {caller.actor.name}"
         flow_id = tree["report"]["flow_id"]
-        done = await desk.provider.inspector.jobs.cancel(flow_id, reason, call_timeout=timeouts.READ)
+        done = await desk.inspector.jobs.cancel(flow_id, reason)
         return Change(
             changed=done, note="it is being cancelled" if done else "it had ended or was stopping before"
         )
