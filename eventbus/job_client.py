@@ -23,8 +23,9 @@ from eventbus.model.names import shown
 from eventbus.model.recorded_texts import check_append, check_signal_id, check_text
 from eventbus.runtime.turnstiles import Turnstiles
 from eventbus.settings.settings import Settings
+from eventbus.store.bounds import CALL_ROWS
 from eventbus.store.calls.journal_store import Signal
-from eventbus.store.calls.tree_store import PAGE, RootPlace, RootRow, TreePage
+from eventbus.store.calls.tree_store import RootPlace, RootRow, TreePage
 from eventbus.store.keys import key_digest, payload_digest
 from eventbus.store.scripting.script_rows import Outcome, SaveRow, Wait
 
@@ -110,7 +111,7 @@ class JobClient:
         *,
         listed: str = "members",
         first: int = 0,
-        limit: int = PAGE,
+        limit: int = CALL_ROWS,
         max_bytes: int = 0,
         deadline: float | None = None,
     ) -> TreePage:

@@ -21,11 +21,10 @@ from eventbus.model.keep import Keep
 from eventbus.model.limit import Limit
 from eventbus.model.names import shown
 from eventbus.settings.settings import Settings
+from eventbus.store.bounds import REASON_CHARACTERS
 from eventbus.store.calls.control_store import Orders
 
 __all__ = ["Controls", "QueueControls"]
-
-_LONGEST = 512
 
 
 class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,11 +161,14 @@ def _check_keys(event: Event[Any, Any] | str, queue: str, limit: Limit) -> None:
 
 
 def _check_text(text: str, name: str) -> str:
-    if isinstance(text, str) and len(text) <= _LONGEST:  # pyright: ignore[reportUnnecessaryIsInstance]
+    is_text = isinstance(text, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if is_text and len(text) <= REASON_CHARACTERS:
         try:
             text.encode()
         except UnicodeEncodeError:
             pass
         else:
             return text
-    raise DefinitionError(f"expected {name} to be text of at most {_LONGEST} characters, got: {shown(text)}")
+    raise DefinitionError(
+        f"expected {name} to be text of at most {REASON_CHARACTERS} characters, got: {shown(text)}"
+    )

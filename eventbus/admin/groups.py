@@ -21,14 +21,12 @@ from eventbus.model import chance
 from eventbus.model.durations import Duration
 from eventbus.model.names import DEFAULT_GROUP, check_group, event_of, group_queue
 from eventbus.settings.settings import Settings
+from eventbus.store.bounds import HEAVY_ROWS
 from eventbus.store.scripting.script_rows import GroupRemoval, QueueLook
 from eventbus.store.store import Store
 from eventbus.telemetry.failure import describe_cancelled
 
 __all__ = ["GroupReport", "list_groups", "remove_group"]
-
-_LIMIT = 100
-"""The most jobs that one call of a removal cancels, so that it does not block the server for long."""
 
 
 class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +97,7 @@ async def remove_group(
             queue,
             group,
             force=force,
-            limit=_LIMIT,
+            limit=HEAVY_ROWS,
             age_completed=kept.age_completed,
             age_failed=kept.age_failed,
             key_ttl_ms=kept.key_ttl,

@@ -24,6 +24,8 @@ from eventbus.model import chance
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.names import check_job_id, shown
+from eventbus.settings.settings import Settings
+from eventbus.store.bounds import HEAVY_ROWS, REASON_CHARACTERS
 from eventbus.store.calls.operation_store import OperationRecord
 from eventbus.store.store import Store
 
@@ -34,8 +36,6 @@ OperationState: TypeAlias = Literal["running", "completed", "failed", "stopped"]
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_NAMED = 1000
-_CHECKED_AT_ONCE = 100
-_LONGEST = 512
 _NEAR = 0.1
 """So much another count may be than the expected one."""
 _LISTED = 200
@@ -248,8 +248,8 @@ async def _check_jobs(store: Store, queue: str, jobs: Sequence[str], deadline: f
     ids = list(dict.fromkeys(check_job_id(job) for job in jobs))
     if not 0 < len(ids) <= _MOST_NAMED:
         raise DefinitionError(f"expected 1 to {_MOST_NAMED} jobs, got: {len(ids)}")
-    for first in range(0, len(ids), _CHECKED_AT_ONCE):
-        batch = ids[first : first + _CHECKED_AT_ONCE]
+    for first in range(0, len(ids), HEAVY_ROWS):
+        batch = ids[first : first + HEAVY_ROWS]
         looks = await asyncio.gather(*(store.inspection.job(job, deadline=deadline) for job in batch))
         for job, look in zip(batch, looks, strict=True):
             if look.fields and look.fields.get("queue") != queue:
@@ -266,8 +266,10 @@ def _check_id(operation_id: object) -> str:
 
 
 def _check_text(name: str, text: str) -> str:
-    if len(text) > _LONGEST:
-        raise DefinitionError(f"expected {name} to have at most {_LONGEST} characters, got: {len(text)}")
+    if len(text) > REASON_CHARACTERS:
+        raise DefinitionError(
+            f"expected {name} to have at most {REASON_CHARACTERS} characters, got: {len(text)}"
+        )
     return text
 
 

@@ -20,15 +20,14 @@ from eventbus.model import chance
 from eventbus.model.durations import Duration
 from eventbus.model.names import shown
 from eventbus.settings.terms import keep_text
-from eventbus.store.calls.tree_store import CALL_ROWS, Chunk
+from eventbus.store.bounds import CALL_BYTES, HEAVY_ROWS
+from eventbus.store.calls.tree_store import Chunk
 from eventbus.store.scripting.script_rows import JOIN, AddRow, EdgeRow, MemberRow, TreeHead, Wait
 
 __all__ = ["Member", "Policy", "SpawnCall", "Tree", "chunks_of", "row_of", "rows_of", "spawn_calls"]
 
 Policy: TypeAlias = Literal["", "fail", "ignore", "remove", "wake"]
 """What becomes of a job if a job that it needs does not complete; empty for `fail`."""
-
-_BYTES = 1 << 20  # of bodies in one chunk, so that one call does not hold up the server
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -252,7 +251,7 @@ def spawn_calls(
             SpawnCall(*rows_of(part, root=root, parent=parent, awaited=awaited), wait, ()) for part in parts
         ]
     children = list(dict.fromkeys(awaited))
-    lists = [children[i : i + CALL_ROWS] for i in range(0, len(children), CALL_ROWS)] or [[]]
+    lists = [children[i : i + HEAVY_ROWS] for i in range(0, len(children), HEAVY_ROWS)] or [[]]
     is_one = len(parts) == len(lists) == 1
     wait = wait._replace(mixed=1, call="" if is_one else chance.token(8), total=len(children))
     calls = [SpawnCall(*rows_of(part, root=root, parent=parent, awaited=()), Wait(), ()) for part in parts]
@@ -265,13 +264,13 @@ def spawn_calls(
 
 
 def _parts(members: Sequence[Member]) -> Iterator[list[Member]]:
-    """Yield parts of members, each within `CALL_ROWS` and `_BYTES` unless it is a single member."""
+    """Yield parts of members, each within `HEAVY_ROWS` and `CALL_BYTES` unless it is a single member."""
     part: list[Member] = []
     count = size = 0
     for member in members:
         count += 1 + len(member.needs)  # its row and its edges
         size += len(member.body)
-        if part and (count > CALL_ROWS or size > _BYTES):
+        if part and (count > HEAVY_ROWS or size > CALL_BYTES):
             yield part
             part, count, size = [], 1 + len(member.needs), len(member.body)
         part.append(member)

@@ -15,12 +15,11 @@ from eventbus.emit.wait_list import WaitList
 from eventbus.errors import UnknownJob
 from eventbus.model import clock
 from eventbus.model.states import FINAL_STATES
+from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.reply_stream import ReplyStream
 from eventbus.store.store import Store
 
 __all__ = ["Lookup"]
-
-_LOOK = 1000  # jobs that one call looks up at most
 
 
 class Lookup:
@@ -57,8 +56,8 @@ class Lookup:
         Emissions of a job that the server does not know fail with UnknownJob, unless the stream has the
         outcome.
         """
-        for first in range(0, len(ids), _LOOK):
-            chunk = ids[first : first + _LOOK]
+        for first in range(0, len(ids), PAGE_JOBS):
+            chunk = ids[first : first + PAGE_JOBS]
             said = self._attendance.say_always()
             asked = self._find_waiting(chunk)
             told = {job_id: self._waits.told_of(job_id) for job_id in chunk}
@@ -85,8 +84,8 @@ class Lookup:
         Each call may take `within` seconds. Raises StoreError; the states read before it stay.
         """
         unknown: dict[str, str] = {}  # not sure before the stream was read
-        for first in range(0, len(ids), _LOOK):
-            chunk = ids[first : first + _LOOK]
+        for first in range(0, len(ids), PAGE_JOBS):
+            chunk = ids[first : first + PAGE_JOBS]
             deadline = clock.monotonic() + within
             asked = self._find_waiting(chunk)
             for outcome in await self._store.look(self._emitter, chunk, join=False, deadline=deadline):

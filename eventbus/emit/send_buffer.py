@@ -60,6 +60,7 @@ from eventbus.errors import EmitError, ProviderStopped, StoreError, StoreRefused
 from eventbus.model import clock
 from eventbus.runtime.clean_up import call_unless_ending, run_to_end
 from eventbus.runtime.own_context import own_context
+from eventbus.store.bounds import CALL_BYTES, CALL_ROWS
 from eventbus.store.connection.translation import TRANSIENT
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, ROOTS, AddAnswer, AddQueue, AddRow, AddVerdict
@@ -74,9 +75,6 @@ _log = get_logger("eventbus.emission")
 # Bounds of the memory that unsent emissions take while the server is away or slow.
 MAX_UNSENT = 10_000
 MAX_UNSENT_BYTES = 64 << 20
-# Bounds of one call: the server runs nothing else while it runs the call's script.
-_BATCH = 200
-_BATCH_BYTES = 1 << 20
 _GRAIN = 0.02
 """Seconds. An emission is given up so long after its deadline, at most, and those around it with it."""
 
@@ -241,7 +239,7 @@ class SendBuffer:
         batch.size += size
         if deadline < self._earliest:  # noqa: PLR1730  (each emission pays for it, and `min` is a call)
             self._earliest = deadline
-        if len(batch.emissions) >= _BATCH or batch.size >= _BATCH_BYTES:
+        if len(batch.emissions) >= CALL_ROWS or batch.size >= CALL_BYTES:
             self._full.append(batch)
             self._full_count += len(batch.emissions)
             self._full_bytes += batch.size
@@ -367,7 +365,7 @@ class SendBuffer:
         jobs = 0
         for count, place in enumerate(batch.rows.queues()):
             jobs += widths[place - 1]
-            if jobs > _BATCH and count:
+            if jobs > CALL_ROWS and count:
                 return count
         return len(batch.emissions)
 

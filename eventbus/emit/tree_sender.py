@@ -49,7 +49,8 @@ from eventbus.errors import EmitError, ProviderStopped
 from eventbus.model import clock
 from eventbus.runtime.clean_up import call_unless_ending
 from eventbus.runtime.own_context import own_context
-from eventbus.store.calls.tree_store import CALL_ROWS, Chunk, TreeVerdict
+from eventbus.store.bounds import HEAVY_ROWS
+from eventbus.store.calls.tree_store import Chunk, TreeVerdict
 from eventbus.store.store import Store
 from eventbus.telemetry.send_meter import SendMeter
 
@@ -147,7 +148,7 @@ class TreeSender:
         while self._waiting:
             after = self._waiting[0]
             count += after.chunks[0].head.rows
-            if count > CALL_ROWS or abs(after.deadline - batch[0].deadline) > _NEAR:
+            if count > HEAVY_ROWS or abs(after.deadline - batch[0].deadline) > _NEAR:
                 break
             batch.append(self._waiting.popleft())
         return batch

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from eventbus.store.bounds import WHY_BYTES
 from eventbus.store.calls.journal_store import Signal
 
 __all__ = [
@@ -23,9 +24,6 @@ __all__ = [
     "shelve",
     "suspend",
 ]
-
-_WHY_BYTES = 64
-"""What `settle_rows.lua` keeps of the reason why a job is parked."""
 
 
 class Job(msgspec.Struct, gc=False):
@@ -143,10 +141,10 @@ def park(why: str) -> Settle:
 
 def _cut(why: str) -> str:
     whole = why.encode("utf-8", "replace")
-    if len(whole) <= _WHY_BYTES:
+    if len(whole) <= WHY_BYTES:
         return why
     for end in ("...", "...'"):
-        cut = whole[: _WHY_BYTES - len(end)].decode("utf-8", "ignore")
+        cut = whole[: WHY_BYTES - len(end)].decode("utf-8", "ignore")
         if (cut + end).count("'") % 2 == 0:
             return cut + end
     return cut + "..."  # the character that the longer cut had more was the quote

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from eventbus.store.bounds import HEAVY_ROWS
 from eventbus.store.calls.error_text import HEAD_BYTES, error_of, fold, is_of
 from eventbus.store.calls.operation_store import OperationRecord
 from eventbus.store.calls.queries import Cursor, JobRow
-from eventbus.store.calls.retrial import MOST_AT_ONCE
 from eventbus.store.store import Store
 
 __all__ = ["JobCount", "JobPage", "count_jobs", "read_page"]
@@ -49,7 +49,7 @@ async def read_page(
         record.queue,
         record.of,
         cursor=_place(cursor),
-        limit=MOST_AT_ONCE,
+        limit=HEAVY_ROWS,
         text_bytes=HEAD_BYTES if record.error else 1,  # 0 is all
         deadline=deadline,
     )
@@ -63,14 +63,14 @@ async def count_jobs(store: Store, record: OperationRecord, *, deadline: float |
     cursor: str | None = ""
     while cursor is not None and looked_at < _COUNTED:
         page = await read_page(store, record, cursor, deadline=deadline)
-        cursor, count, looked_at = page.cursor, count + len(page.jobs), looked_at + MOST_AT_ONCE
+        cursor, count, looked_at = page.cursor, count + len(page.jobs), looked_at + HEAVY_ROWS
         samples += page.jobs[: _SAMPLES - len(samples)]
     return JobCount(count, cursor is None, samples)
 
 
 def _read_named(record: OperationRecord, cursor: str) -> JobPage:
     named, first = msgspec.json.decode(record.jobs, type=list[str]), int(cursor or 0)
-    last = first + MOST_AT_ONCE
+    last = first + HEAVY_ROWS
     return JobPage(named[first:last], str(last) if last < len(named) else None)
 
 

@@ -19,6 +19,7 @@ from eventbus.engine.executor import Executor
 from eventbus.engine.job import Job
 from eventbus.errors import EventBusError
 from eventbus.model import clock
+from eventbus.store.bounds import KEPT_LINES
 from eventbus.store.scripting.note_rows import LineRow
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
@@ -27,8 +28,6 @@ __all__ = ["MOST_BYTES", "LineWriter", "cut_line"]
 
 MOST_BYTES = 4096
 """The most bytes of one line, in UTF-8; a longer one is cut."""
-_MOST = 100
-"""The most lines of a job that wait to be sent; the server keeps no more."""
 _IN_CALL = 512 * 1024
 """About the bytes of one call."""
 
@@ -43,7 +42,7 @@ class _Said:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.count = 0
-        self.waiting: deque[tuple[int, float, str]] = deque(maxlen=_MOST)
+        self.waiting: deque[tuple[int, float, str]] = deque(maxlen=KEPT_LINES)
 
 
 class LineWriter:

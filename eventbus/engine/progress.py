@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 
 from eventbus.engine.executor import Executor
+from eventbus.store.bounds import CALL_ROWS
 from eventbus.store.scripting.script_rows import NoteRow
 from eventbus.store.store import Store
 from eventbus.telemetry.change import clip
@@ -41,7 +42,7 @@ class ProgressWriter:
         try:
             await asyncio.sleep(0)  # so that further notes of this tick travel in the same call
             while self._pending:
-                notes = list(self._pending.values())[:200]
+                notes = list(self._pending.values())[:CALL_ROWS]
                 for note in notes:
                     del self._pending[note.id]
                 tokens = {note.id: note.token for note in notes}

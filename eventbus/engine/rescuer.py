@@ -18,6 +18,7 @@ from eventbus.errors import StoreError
 from eventbus.model import chance, clock
 from eventbus.model.states import JobState
 from eventbus.runtime.upkeep import mark
+from eventbus.store.bounds import CALL_ROWS
 from eventbus.store.scripting.script_rows import StallRow
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
@@ -27,7 +28,6 @@ __all__ = ["Rescuer"]
 
 _log = get_logger("eventbus.worker")
 
-_LIMIT = 200  # jobs in one call
 _LOOK_WITHIN = 1.0  # seconds that reading the records of failed jobs may delay their log events
 _LOOK, _APART = 0.4, 0.05  # of a lease; their sum is less than the half that counts as a gap
 
@@ -74,13 +74,13 @@ class Rescuer:
         lease = self._lease_ms / 1000
         next_ms, stalls = await self._store.rescue(
             lease_ms=self._lease_ms,
-            limit=_LIMIT,
+            limit=CALL_ROWS,
             max_stalls=self._max_stalls,
             key_ttl_ms=self._key_ttl_ms,
             now="" if now_ms is None else now_ms,
         )
         await self._tell(stalls)
-        if len(stalls) >= _LIMIT:
+        if len(stalls) >= CALL_ROWS:
             return 0.0
         longest = _LOOK * lease
         return longest if next_ms < 0 else min(longest, next_ms / 1000)

@@ -12,6 +12,7 @@ from eventbus.engine.consumer import Consumer
 from eventbus.errors import StoreError
 from eventbus.model import chance
 from eventbus.runtime.upkeep import mark
+from eventbus.store.bounds import CALL_QUEUES, HEAVY_ROWS
 from eventbus.store.scripting.script_rows import SweepQueue
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
@@ -20,9 +21,6 @@ from eventbus.telemetry.logging import get_logger
 __all__ = ["Sweeper"]
 
 _log = get_logger("eventbus.worker")
-
-_LIMIT = 100  # jobs of one queue and final state that one call removes at most
-_CHUNK = 50  # queues that one call sweeps
 
 
 class Sweeper:
@@ -46,19 +44,19 @@ class Sweeper:
         """Sweep each queue once; return how many jobs were removed: of each queue a bounded number."""
         removed = 0
         consumers = list(self._consumers.values())
-        for first in range(0, len(consumers), _CHUNK):
+        for first in range(0, len(consumers), CALL_QUEUES):
             rows = [
                 SweepQueue(
                     served.queue, kept.keep_completed, kept.age_completed, kept.keep_failed, kept.age_failed
                 )
-                for served in consumers[first : first + _CHUNK]
+                for served in consumers[first : first + CALL_QUEUES]
                 for kept in (served.retention,)
             ]
-            removed += await self._store.sweep(rows, limit=_LIMIT, now="" if now_ms is None else now_ms)
+            removed += await self._store.sweep(rows, limit=HEAVY_ROWS, now="" if now_ms is None else now_ms)
         return removed
 
     async def _sweep_all(self) -> None:
-        while await self.run_once() >= _LIMIT:  # noqa: ASYNC110  (a pause between calls, for other clients)
+        while await self.run_once() >= HEAVY_ROWS:  # noqa: ASYNC110  (other clients go between calls)
             await asyncio.sleep(0.1)
 
     async def run(self) -> None:

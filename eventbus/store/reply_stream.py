@@ -23,6 +23,7 @@ import msgspec
 
 from eventbus.errors import StoreCorrupt
 from eventbus.model import clock
+from eventbus.store.bounds import REPLIES_MS
 from eventbus.store.connection.channel import Channel
 from eventbus.store.scripting.script_rows import Outcome
 from eventbus.store.store import Store
@@ -30,7 +31,7 @@ from eventbus.store.store import Store
 __all__ = ["ReplyStream"]
 
 _BLOCK_MS = 4000
-_LIFE = 600  # seconds; the stream of an emitter that died goes by itself
+_LIFE = REPLIES_MS // 1000  # seconds; the stream of an emitter that died goes by itself
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 
 

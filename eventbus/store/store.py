@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any
 
 from eventbus.errors import StoreError, StoreRefused
+from eventbus.store.bounds import PAGE_BYTES
 from eventbus.store.calls.control_store import ControlStore
 from eventbus.store.calls.group_store import GroupStore
 from eventbus.store.calls.history_store import HistoryStore
@@ -68,7 +69,6 @@ SHARD = "0"
 _log = get_logger("eventbus.store")
 
 _ANSWER_TIMEOUT = 5.0
-_LOOK_BYTES = 4 << 20  # at most this many bytes of outcomes in one answer, so that no call holds others up
 OLDEST = (6, 2)  # SMISMEMBER and XTRIM MINID came with it
 
 
@@ -411,7 +411,7 @@ class Store:
         found: dict[str, Outcome] = {}
         left = list(ids)
         while left:
-            arguments: list[Any] = [now, emitter, attendance, max_bytes or _LOOK_BYTES, len(left)]
+            arguments: list[Any] = [now, emitter, attendance, max_bytes or PAGE_BYTES, len(left)]
             arguments.extend(chain.from_iterable((job_id, int(join)) for job_id in left))
             flat = await self._caller.script("look", arguments, deadline=deadline)
             later: list[str] = []

@@ -8,9 +8,10 @@ import msgspec
 
 from eventbus.model.states import JobState
 
-__all__ = ["CHANGE_KINDS", "Change", "ChangeKind", "clip", "shorten"]
+__all__ = ["CHANGE_KINDS", "SHOWN_BYTES", "Change", "ChangeKind", "clip", "shorten"]
 
-_SHOWN = 200  # bytes of a text
+SHOWN_BYTES = 200
+"""The bytes of a text in a change; the server cuts those that it tells by the same bound."""
 
 ChangeKind: TypeAlias = Literal[
     "added",
@@ -88,4 +89,4 @@ def shorten(text: str) -> str:
 
 def clip(text: str) -> str:
     """Return a text that is no error, such as progress; at most 200 bytes."""
-    return text.encode()[:_SHOWN].decode(errors="ignore")
+    return text.encode()[:SHOWN_BYTES].decode(errors="ignore")

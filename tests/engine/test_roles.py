@@ -14,6 +14,7 @@ from eventbus import EventContext, EventProvider, HandlerError, Retry, StoreRefu
 from eventbus.engine import presence, rescuer, sweeper
 from eventbus.engine.consumer import Retention
 from eventbus.engine.executor import MAX_ABANDONED
+from eventbus.store.bounds import CALL_ROWS
 from eventbus.store.scripting.script_rows import StallRow
 from eventbus.store.store import Store
 
@@ -77,7 +78,7 @@ async def test_the_rescuer_looks_when_the_next_lease_ends_and_at_once_while_ther
     monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
     pauses = Pauses(monkeypatch, rescuer)
-    many = [_stall(f"j{n}") for n in range(rescuer._LIMIT)]  # pyright: ignore[reportPrivateUsage]
+    many = [_stall(f"j{n}") for n in range(CALL_ROWS)]
     store: Any = Answers(
         (-1, []), (1500, [_stall("a"), _stall("b", "failed")]), (60_000, []), (0, many), StoreRefused("no")
     )

@@ -10,7 +10,7 @@ import pytest
 from drivers.lua_scopes import read_scopes
 
 from eventbus.store.scripting.linker import Part, link, parse_part
-from eventbus.store.scripting.scripts import load_script, read_part
+from eventbus.store.scripting.scripts import load_script, read_part, read_script
 
 _LUA = Path(str(files("eventbus.store").joinpath("lua")))
 _SCRIPTS = sorted(path.stem for path in _LUA.glob("*.lua"))
@@ -51,7 +51,7 @@ def test_every_part_is_needed_by_a_script() -> None:
 
 @pytest.mark.parametrize("name", _SCRIPTS)
 def test_a_script_names_all_parts_that_it_uses(name: str) -> None:
-    text = (_LUA / f"{name}.lua").read_text()
+    text = read_script(name)
     named = re.findall(r"^ *--(?:include|defer \w+:) ([\w ]+)$", text, re.MULTILINE)
     offered = {read_part(part).table for words in named for part in words.split()}
     made = set(re.findall(r"^--defer (\w+):", text, re.MULTILINE))

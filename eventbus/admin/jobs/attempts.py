@@ -13,13 +13,11 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from eventbus.model.redaction.hidden_values import HiddenValues
+from eventbus.store.bounds import LOG_ERRORS
 from eventbus.store.calls.error_text import plain
 from eventbus.telemetry.failure import Failure
 
 __all__ = ["NO_RUN", "FailureReport", "Run", "error_line", "read_failures"]
-
-_MOST = 50
-"""The most failures that are reported of one job."""
 
 
 class Run(NamedTuple):
@@ -94,7 +92,7 @@ def read_failures(
     # A stall past the limit is in both the log and the outcome. A job that expired had no attempt.
     if state == "failed" and text and (not log or log[-1] != text) and not _is_expired(text):
         found.append(_read(text, last))
-    return [_without(failure, hidden) for failure in found[-_MOST:]]
+    return [_without(failure, hidden) for failure in found[-LOG_ERRORS:]]
 
 
 def _without(failure: FailureReport, hidden: HiddenValues) -> FailureReport:

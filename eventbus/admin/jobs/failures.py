@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import msgspec
 
+from eventbus.admin.queue_name import queue_of
+from eventbus.lifecycle import Lifecycle
+from eventbus.model.durations import Duration
+from eventbus.model.event import Event
+from eventbus.model.names import split_group
+from eventbus.settings.settings import Settings
+from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.error_text import HEAD_BYTES, error_of, fold
 from eventbus.store.calls.queries import Cursor
 from eventbus.store.store import Store
 
 __all__ = ["FailureGroup", "group_failures"]
 
-_PAGE = 1000
 _MOST = 10_000
 """So many failed jobs of each queue are read."""
 
@@ -43,7 +49,7 @@ async def group_failures(store: Store, queue: str, deadline: float) -> list[Fail
     seen, folded = 0, dict[str, str]()
     while place is not None and seen < _MOST:
         page = await store.inspection.jobs(
-            queue, "failed", cursor=place, limit=_PAGE, text_bytes=HEAD_BYTES, deadline=deadline
+            queue, "failed", cursor=place, limit=PAGE_JOBS, text_bytes=HEAD_BYTES, deadline=deadline
         )
         for row in page.jobs:
             raw = error_of(row.text)

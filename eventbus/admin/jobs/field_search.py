@@ -25,6 +25,8 @@ from eventbus.model import clock
 from eventbus.model.names import EVENT_QUEUES, shown, split_group
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.redacting import Names
+from eventbus.settings.settings import Settings
+from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.queries import Cursor, JobRow
 from eventbus.store.store import Store
 
@@ -32,10 +34,6 @@ __all__ = ["FieldMatches", "FieldSearch", "has_field", "read_field"]
 
 MOST_SEEN = 10_000
 _ENOUGH = 100
-_PAGE = 1000
-"""As many as one call looks at, so that a page never ends early because of what it has found: that would tell
-of hidden values.
-"""
 _SECONDS = 2.0
 _LONGEST = 512
 _AT_ONCE = 16
@@ -76,8 +74,10 @@ class FieldSearch:
         end, found, seen = clock.monotonic() + _SECONDS, list[FoundJob](), 0
         sought = _sought(self._path, self._value)
         while place is not None and seen < MOST_SEEN and len(found) < _ENOUGH and clock.monotonic() < end:
-            page, looked = await self._store.inspection.sift(
-                queue, state, sought, cursor=place, limit=_PAGE, deadline=self._deadline
+            # As many as one call looks at, so that a page never ends early because of what it has found: that
+            # would tell of hidden values.
+            page, looked = await inspection.sift(
+                queue, state, _sought(*path_and_value), cursor=place, limit=PAGE_JOBS, deadline=deadline
             )
             seen += looked
             found += await self._compare(page.jobs)

@@ -15,7 +15,9 @@ from eventbus.admin.jobs.attempts import error_line
 from eventbus.admin.jobs.chain import FLOW_QUEUES, chain_of
 from eventbus.admin.queue_name import queue_of
 from eventbus.model.event import Event
-from eventbus.model.names import EVENT_QUEUES, split_group
+from eventbus.model.names import EVENT_QUEUES, check_correlation_id, check_key, split_group
+from eventbus.settings.settings import Settings
+from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.queries import Cursor, JobLook
 from eventbus.store.store import Store
 
@@ -29,7 +31,6 @@ _STEPS = (".steps", ".steps/")
 _MOST_SEEN = 20_000
 """So many jobs one search looks at."""
 _MOST_FOUND = 100
-_PAGE = 1000
 
 
 class FoundJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +121,7 @@ class ChainSearch:
             if self._seen >= _MOST_SEEN or len(self._found) >= _MOST_FOUND:
                 return False
             page, seen = await self._store.inspection.search(
-                queue, state, self._id, cursor=place, limit=_PAGE, deadline=self._deadline
+                queue, state, self._id, cursor=place, limit=PAGE_JOBS, deadline=self._deadline
             )
             self._seen += seen
             for row in page.jobs[: _MOST_FOUND - len(self._found)]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.jobs.job_report import worker_of
 from eventbus.admin.jobs.reasons import Holder, Surroundings
+from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.queries import Cursor
 from eventbus.store.calls.silent_workers import find_silent
 from eventbus.store.store import Store
 
 __all__ = ["look_around", "look_before"]
 
-_PAGE = 1000
 _LOOKED = 50
 """Of so many jobs that run longest the record is read."""
 
@@ -48,7 +48,7 @@ async def look_before(store: Store, job: str, deadline: float) -> Surroundings:
 
 async def _find_holders(store: Store, queue: str, lane: str | None, deadline: float) -> list[Holder]:
     """Return the jobs of a queue that run, the longest first; with a `lane` those of that limit key alone."""
-    page = await store.inspection.jobs(queue, "active", cursor=Cursor(), limit=_PAGE, deadline=deadline)
+    page = await store.inspection.jobs(queue, "active", cursor=Cursor(), limit=PAGE_JOBS, deadline=deadline)
     holders: list[Holder] = []
     for row in sorted(page.jobs, key=lambda each: each.claimed)[:_LOOKED]:
         fields = (await store.inspection.job(row.id, deadline=deadline)).fields

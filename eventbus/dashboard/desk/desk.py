@@ -33,6 +33,7 @@ from eventbus.dashboard.redaction import Redact, Redaction
 from eventbus.errors import EventBusError
 from eventbus.provider import EventProvider
 from eventbus.runtime.clean_up import run_to_end
+from eventbus.store.bounds import REASON_CHARACTERS
 from eventbus.store.diagnostics import Finding
 from eventbus.telemetry.logging import get_logger
 
@@ -44,7 +45,7 @@ _KEPT_SECONDS = 10.0
 _CHECKED_SECONDS = 60.0
 
 
-Reason: TypeAlias = Annotated[str, msgspec.Meta(max_length=512)]
+Reason: TypeAlias = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS)]
 """Why somebody does something. It stands in the audit."""
 
 

@@ -25,13 +25,12 @@ from collections.abc import Mapping, Sequence
 
 from eventbus.engine.job import Job
 from eventbus.errors import ProviderStopped
+from eventbus.store.bounds import CALL_BYTES, CALL_ROWS
 from eventbus.store.scripting.packing import Append
 from eventbus.store.scripting.turn_rows import AppendRefusal
 
 __all__ = ["AppendQueue"]
 
-_MOST = 200  # rows in one call: the server serves nobody else while a script runs
-_BYTES = 1 << 20  # of texts in one call
 _CUT = "#cut"  # the live text that says how many of the first entries are gone (`appends.lua`)
 _TEXTS = 500  # from so many on, what a job appends next gets a row of its own
 
@@ -48,7 +47,7 @@ class _Part:
 
     @property
     def is_full(self) -> bool:
-        return len(self.entries) + len(self.live) + len(self.taken) >= _TEXTS or self._bytes >= _BYTES
+        return len(self.entries) + len(self.live) + len(self.taken) >= _TEXTS or self._bytes >= CALL_BYTES
 
     def put(self, entries: Sequence[str], live: Mapping[str, str], taken: Sequence[str]) -> None:
         self.entries += entries
@@ -140,7 +139,7 @@ class AppendQueue:
         """Take as many rows as one call may have."""
         rows: list[Append] = []
         size = 0
-        while self._waiting and len(rows) < _MOST and size < _BYTES:
+        while self._waiting and len(rows) < CALL_ROWS and size < CALL_BYTES:
             row = self._waiting.popleft().make_row()
             size += sum(map(len, row.entries)) + sum(map(len, row.live.values()))
             rows.append(row)

@@ -47,6 +47,7 @@ from eventbus.engine.job import Job, Settle, give_back
 from eventbus.engine.reporting.tallies import Tallies
 from eventbus.errors import StoreError
 from eventbus.model import clock
+from eventbus.store.bounds import CALL_BYTES, CALL_ROWS
 from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
@@ -56,9 +57,7 @@ __all__ = ["Claimer"]
 
 _log = get_logger("eventbus.worker")
 
-_BATCH = 200  # jobs in one call: the server serves nobody else while a script runs
 _FOLLOWED = 3  # plain jobs that cost the server as much as one job that others follow
-_BYTES = 1 << 20  # of bodies in one call
 _QUEUES = 64  # that one call asks
 _ENOUGH = 16  # settles that are worth a second call beside the one under way
 _PAUSE = 0.25  # seconds
@@ -264,7 +263,7 @@ class Claimer:
         want = self._slots.want_of(asked)
         if any(self._consumers[queue].follows for queue in asked):
             # Such a job costs the server more to claim and settle, so a call asks for fewer of them.
-            want = min(want, _BATCH // _FOLLOWED)
+            want = min(want, CALL_ROWS // _FOLLOWED)
         queues = [self._queue_row(queue, min(want, self._slots.quota(queue))) for queue in asked]
         # A settle needs its queue's retention in the same call, so queues that are not asked go with quota 0.
         others = {queue for queue, _ in settles}.difference(asked)
@@ -287,7 +286,7 @@ class Claimer:
                     suspects=ask.room,
                     watched=ask.watched,
                     is_alone=ask.is_alone,
-                    max_bytes=_BYTES,
+                    max_bytes=CALL_BYTES,
                     queues=queues,
                     settles=[row for _, row in settles],
                     appends=appends,

@@ -23,6 +23,7 @@ from functools import partial
 
 from eventbus.engine.job import Job, Settle
 from eventbus.model import clock
+from eventbus.store.bounds import HANDED_MS
 from eventbus.store.scripting.turn_rows import Idle, TurnAnswer
 from eventbus.store.store import Store
 
@@ -35,7 +36,7 @@ _TOKEN = "h"  # noqa: S105  (of a hold, not a secret)
 _INLINE = 8192  # characters of a result that the short call takes
 _ECHO_WITHIN = 4.0  # seconds
 _PATIENCE = 5.0  # seconds, after which a turn settles the job
-_LATE = 1000  # ms after which a job is perhaps about to be given back; the server does so after 1500
+_LATE = HANDED_MS - 500  # ms after which a job is perhaps about to be given back
 
 
 class HandedJobs:

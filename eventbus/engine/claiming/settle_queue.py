@@ -16,6 +16,7 @@ from eventbus.engine.reporting.failure_listener import FailureListener
 from eventbus.engine.reporting.job_meter import note_lost
 from eventbus.engine.reporting.tallies import Tallies
 from eventbus.model import clock
+from eventbus.store.bounds import CALL_BYTES, CALL_ROWS
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.turn_rows import SettleRow
 from eventbus.telemetry.change import ChangeKind, shorten
@@ -26,8 +27,6 @@ __all__ = ["SettleQueue"]
 
 _log = get_logger("eventbus.worker")
 
-_MOST = 200  # plain jobs in one call: the server serves nobody else while a script runs
-_BYTES = 1 << 20  # of settled texts in one call
 _KINDS: dict[str, ChangeKind] = {
     "completed": "completed", "failed": "failed", "cancelled": "cancelled", "delayed": "delayed",
     "waiting": "returned", "shelved": "returned", "parked": "parked", "suspended": "suspended",
@@ -86,7 +85,7 @@ class SettleQueue:
         """Take as many settles as one call may have."""
         chosen: list[tuple[str, SettleRow]] = []
         size = cost = 0
-        while self._waiting and cost < _MOST and size < _BYTES:
+        while self._waiting and cost < CALL_ROWS and size < CALL_BYTES:
             settle = self._waiting.popleft()
             size += len(settle[1].text)
             cost += self._cost(settle[0])

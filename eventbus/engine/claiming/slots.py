@@ -19,11 +19,10 @@ from contextlib import contextmanager
 
 from eventbus.engine.consumer import Consumer, SharingConsumer
 from eventbus.engine.executor import Executor
+from eventbus.store.bounds import CALL_ROWS
 from eventbus.store.scripting.turn_rows import TurnQueue
 
 __all__ = ["Slots"]
-
-_BATCH = 200  # jobs in one call: the server serves nobody else while a script runs
 
 
 class Slots:
@@ -74,12 +73,12 @@ class Slots:
         """How many jobs to ask for: at most half of the slots, because the other lane asks for the other
         half.
         """
-        return min(max(self.free, 0), max(1, self._most // 2), _BATCH)
+        return min(max(self.free, 0), max(1, self._most // 2), CALL_ROWS)
 
     def want_of(self, asked: Sequence[str]) -> int:
         """Return how many jobs to ask for in a turn that asks these queues; see `apart`."""
         is_apart = bool(self.sharing) and len(asked) == 1 and asked[0] in self.sharing
-        return max(0, min(self.quota(asked[0]), _BATCH)) if is_apart else self.want
+        return max(0, min(self.quota(asked[0]), CALL_ROWS)) if is_apart else self.want
 
     def apart(self, queues: list[str]) -> list[str]:
         """Return those of these queues that one turn may ask together: the first alone if its jobs share

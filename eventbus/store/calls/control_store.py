@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from eventbus.errors import DefinitionError
 from eventbus.model.keep import Keep, keeps_from_wire
 from eventbus.model.limit import Limit
+from eventbus.store.bounds import CALL_QUEUES
 from eventbus.store.calls.audit_store import AuditStore
 from eventbus.store.calls.operation_store import OperationStore
 from eventbus.store.calls.retrial import RetrialStore
@@ -22,8 +23,6 @@ from eventbus.store.readable import is_number, number
 __all__ = ["ControlStore", "Edit", "Hindrance", "Orders"]
 
 T = TypeVar("T")
-
-_BATCH = 50  # queues in one call, so that no call holds others up for a millisecond
 
 
 class Edit(NamedTuple):
@@ -188,8 +187,8 @@ class ControlStore:
     async def look(self, queues: Sequence[str], *, deadline: float | None = None) -> list[Orders]:
         """Return what is ordered for these queues, one row for each, in order."""
         found: list[Orders] = []
-        for first in range(0, len(queues), _BATCH):
-            batch = queues[first : first + _BATCH]
+        for first in range(0, len(queues), CALL_QUEUES):
+            batch = queues[first : first + CALL_QUEUES]
             rows: list[Any] = await self._caller.look_by("limits", [len(batch), *batch], deadline=deadline)
             for queue, (waiting, running, flat) in zip(batch, rows, strict=True):
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from eventbus.store.bounds import CALL_ROWS
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 from eventbus.store.readable import number
@@ -18,7 +19,6 @@ from eventbus.store.scripting.script_rows import QueueLook
 __all__ = ["PresenceStore"]
 
 _DEFINED_MS = 90 * 86_400_000
-_BATCH = 200  # queues in one call, so that no call holds others up
 _WIDTH = len(QueueLook._fields)
 
 
@@ -57,8 +57,8 @@ class PresenceStore:
     ) -> list[QueueLook]:
         """Look at `queues`, and return one row for each, in order. The worker `asker` is not counted."""
         looks: list[QueueLook] = []
-        for first in range(0, len(queues), _BATCH):
-            batch = queues[first : first + _BATCH]
+        for first in range(0, len(queues), CALL_ROWS):
+            batch = queues[first : first + CALL_ROWS]
             flat = await self._caller.look_by("survey", [now, asker, len(batch), *batch], deadline=deadline)
             for i in range(0, len(flat), _WIDTH):
                 workers, announced, waiting, parked, delayed, oldest = flat[i : i + _WIDTH]

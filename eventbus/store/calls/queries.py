@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.roster import RosterStore
 from eventbus.store.calls.server_store import ServerStore
 from eventbus.store.connection.retrying import RetryingCaller
@@ -20,8 +21,6 @@ _EMPTY: list[Any] = ["", "", 0, [], 0]
 
 Also where somebody else's value stands.
 """
-
-_ALL = 1000  # the most jobs that one call of the script looks at
 
 
 class Cursor(NamedTuple):
@@ -169,7 +168,7 @@ class QueryStore:
         count, cursor = 0, Cursor()
         while True:  # no set has these jobs of this queue alone, so the script must look at each job
             *following, found, _, _ = await self._list(
-                queue, state, cursor, _ALL, has_rows=0, deadline=deadline
+                queue, state, cursor, PAGE_JOBS, has_rows=0, deadline=deadline
             )
             count, cursor = count + found, Cursor(*following)
             if not cursor.after:

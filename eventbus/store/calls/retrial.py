@@ -12,10 +12,7 @@ from typing import Any
 from eventbus.model import chance
 from eventbus.store.connection.retrying import RetryingCaller
 
-__all__ = ["MOST_AT_ONCE", "RetrialStore"]
-
-MOST_AT_ONCE = 100
-"""The most jobs of one call, so that it does not hold others up for long."""
+__all__ = ["RetrialStore"]
 
 
 class RetrialStore:
@@ -33,7 +30,7 @@ class RetrialStore:
         deadline: float | None = None,
         now: int | str = "",
     ) -> list[str]:
-        """Let jobs in these states (`failed`, `cancelled`, `completed`) wait again; at most `MOST_AT_ONCE`.
+        """Let jobs in these states (`failed`, `cancelled`, `completed`) wait again; at most `HEAVY_ROWS`.
         Return one word for each, in order.
 
         `retried`; `key` if its key stands for another job; `ungrouped`; `damaged`; `member` or `root` of a
@@ -54,7 +51,7 @@ class RetrialStore:
         deadline: float | None = None,
         now: int | str = "",
     ) -> list[str]:
-        """Remove jobs in these states, and trees if `root` is one of them; at most `MOST_AT_ONCE`. Return one
+        """Remove jobs in these states, and trees if `root` is one of them; at most `HEAVY_ROWS`. Return one
         word for each, in order.
 
         `removed`; `active`; `member` or `root` of a tree; `unknown`; or its state, which is none of those

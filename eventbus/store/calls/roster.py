@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from eventbus.model.names import split_group
+from eventbus.store.bounds import CALL_QUEUES
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 from eventbus.store.readable import number
 
 __all__ = ["ALIVE", "EndedCounts", "RosterStore", "WorkerLook", "WorkerRow"]
 
-_BATCH = 50  # queues or workers in one call, so that no call holds others up for a millisecond
 _HELD = 2000  # jobs that one call counts, and those of one worker more
 _MINUTES = 5  # of the history, for what ended lately: the one that runs, and those before it
 _MINUTE = 60_000
@@ -94,8 +94,8 @@ class RosterStore:
     ) -> list[EndedCounts]:
         """Count what has ended in these queues, in order. The rates are those of the last 4 to 5 minutes."""
         found: list[EndedCounts] = []
-        for first in range(0, len(queues), _BATCH):
-            batch = queues[first : first + _BATCH]
+        for first in range(0, len(queues), CALL_QUEUES):
+            batch = queues[first : first + CALL_QUEUES]
             arguments = [now, _MINUTES, len(batch), *batch]
             span, *flat = await self._caller.look_by("ended", arguments, deadline=deadline)
             for i in range(0, len(flat), 5):
@@ -126,8 +126,8 @@ class RosterStore:
         announced = dict(sorted(zip(flat[::2], flat[1::2], strict=True)))
         ids = list(announced)
         found: list[WorkerLook] = []
-        for first in range(0, len(ids), _BATCH):
-            batch = ids[first : first + _BATCH]
+        for first in range(0, len(ids), CALL_QUEUES):
+            batch = ids[first : first + CALL_QUEUES]
             rows = await self._caller.look_by("workers", [len(batch), *batch], deadline=deadline)
             for worker, (held, pairs) in zip(batch, rows, strict=True):
                 fields = dict(zip(pairs[::2], pairs[1::2], strict=True))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from eventbus.store.bounds import CALL_BYTES, HEAVY_ROWS
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.scripting.script_rows import DueRow, FireRow, ScheduleRow
 
@@ -17,9 +18,6 @@ __all__ = ["FireAnswer", "SchedulePage", "ScheduleStore", "Word"]
 
 Word: TypeAlias = Literal["put", "remove", "pause", "resume"]
 """What may be done with one schedule."""
-
-_MOST = 100
-_BYTES = 1 << 20
 
 
 class FireAnswer(NamedTuple):
@@ -52,12 +50,12 @@ class ScheduleStore:
         rows: Sequence[FireRow],
         *,
         key_ttl_ms: int,
-        most: int = _MOST,
+        most: int = HEAVY_ROWS,
         deadline: float | None = None,
         now: int | str = "",
     ) -> FireAnswer:
         """Fire schedules, and return those that are due then, at most `most` and 1 MiB of plans."""
-        arguments: list[Any] = [now, key_ttl_ms, most, _BYTES, len(rows), *chain.from_iterable(rows)]
+        arguments: list[Any] = [now, key_ttl_ms, most, CALL_BYTES, len(rows), *chain.from_iterable(rows)]
         answer = await self._caller.script("fire", arguments, deadline=deadline)
         flat = answer[3]
         width = len(DueRow._fields)
@@ -102,12 +100,12 @@ class ScheduleStore:
         schedule: str = "",
         *,
         first: int = 0,
-        limit: int = _MOST,
+        limit: int = HEAVY_ROWS,
         deadline: float | None = None,
         now: int | str = "",
     ) -> SchedulePage:
         """Return one schedule, or without a name a page of all, from the rank `first` on."""
-        arguments = [now, schedule, first, limit, _BYTES]
+        arguments = [now, schedule, first, limit, CALL_BYTES]
         answer = await self._caller.look_by("schedules", arguments, deadline=deadline)
         flat = answer[2]
         width = len(ScheduleRow._fields)

@@ -10,15 +10,13 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+from eventbus.store.bounds import CALL_ROWS
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import TIME_DIGITS, Keys
 from eventbus.store.readable import readable
 from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, SaveRow, TreeHead, TreeMember, Wait
 
 __all__ = [
-    "CALL_ROWS",
-    "PAGE",
-    "PAGE_BYTES",
     "Chunk",
     "RootPlace",
     "RootRow",
@@ -28,13 +26,6 @@ __all__ = [
 ]
 
 
-CALL_ROWS = 100
-"""How many rows and edges of trees travel in one call."""
-
-PAGE = 200
-"""How many members of a tree one call reads."""
-PAGE_BYTES = 4 << 20
-"""How many bytes of outcomes of members one call reads at most."""
 _PLAIN = Wait()
 
 
@@ -165,7 +156,7 @@ class TreeStore:
         *,
         listed: str = "members",
         first: int = 0,
-        limit: int = PAGE,
+        limit: int = CALL_ROWS,
         max_bytes: int = 0,
         deadline: float | None = None,
     ) -> TreePage:

@@ -41,6 +41,7 @@ from typing import Any
 
 from eventbus.errors import StoreError, StoreRefused
 from eventbus.runtime.own_context import own_context
+from eventbus.store.bounds import CALL_BYTES, CALL_ROWS
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.functions import Functions
 from eventbus.store.connection.invocation import Command, Invocation
@@ -54,8 +55,6 @@ from eventbus.store.scripting.scripts import pack
 __all__ = ["AddGatherer", "AddPart"]
 
 _IN_FLIGHT = 4  # calls under way at most
-_MOST_ROWS = 200
-_MOST_BYTES = 1 << 20
 _VERDICT = 5  # values of a verdict in the answer
 _QUEUE = 1  # place among the values of a row
 
@@ -185,8 +184,8 @@ class _GatheredCall:
 
     def _fits(self, part: AddPart) -> bool:
         return (
-            self._rows + part.count <= _MOST_ROWS
-            and self._size + part.size <= _MOST_BYTES
+            self._rows + part.count <= CALL_ROWS
+            and self._size + part.size <= CALL_BYTES
             and part.rows.is_plain == self._is_plain
             and part.emitter == self._emitter
             and all(self._queues.get(_name(queue), (0, queue))[1] == queue for queue in part.queues)

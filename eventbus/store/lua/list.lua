@@ -15,8 +15,8 @@
 --   and how many were looked at
 --include shard args commands completed entry fields flag hold holds waiting_page
 
-local SEEN = 1000 -- a call looks at so many
-local left = 1048576 -- bytes of bodies and errors that it still reads; then the page ends
+local SEEN = bounds.PAGE_JOBS -- a call looks at so many
+local left = bounds.CALL_BYTES -- bytes of bodies and errors that it still reads; then the page ends
 local queue, state, after, score, limit = args.take(), args.take(), args.take(), args.take(), args.take()
 local has_rows, text_bytes, sought, first_id = args.take() == 1, args.take(), args.take(), args.take()
 local is_rising = state == 'delayed'

@@ -10,7 +10,7 @@
 --   state: a job state (`waiting` also where it runs, for a job that is joined) | unknown (no record) | later
 --include shard args guard floors fields plain holds joining
 
-local MOST = 20000 -- holds that one call asks for, of all workers together
+local MOST = bounds.CALL_HOLDS -- holds that one call asks for, of all workers together
 local now, emitter, attendance, bytes, count = args.take(), args.take(), args.take(), args.take(), args.take()
 local rows, joins, waiting, places = {}, {}, {}, {}
 local left = math.max(1, math.floor(MOST / math.max(1, redis.call('ZCARD', shard.root .. ':workers'))))

@@ -10,7 +10,7 @@
 -- answer: ids whose lease is not held by that token any more
 --include shard args commands tables changes guard flag hold holds
 
-local MOST, BYTES = 100, 65536
+local MOST, BYTES = bounds.KEPT_LINES, 65536
 local now = args.take_now()
 local count, lines = args.take(), args.take()
 local notes, said, lost, is_lost = {}, {}, {}, {}

@@ -15,5 +15,5 @@ for i = 1, count do
 end
 shard.begin_writing()
 commands.call_many('ZADD', shard.key(kind, name), scored)
-redis.call('PEXPIRE', shard.key(kind, name), 120000)
+redis.call('PEXPIRE', shard.key(kind, name), bounds.MESSAGES_MS)
 return count

@@ -10,7 +10,7 @@
 --include shard args commands tables completed fields hold
 
 local time, id, limit, kinds, count = tonumber(args.take()) or math.huge, args.take(), args.take(), args.take(), args.take()
-local CHUNK = 200
+local CHUNK = bounds.CALL_ROWS
 local rows = {}
 
 local function is_behind(at, own)

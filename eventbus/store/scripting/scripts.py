@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from eventbus.store.bounds import write_bounds
 from eventbus.store.scripting.linker import Part, link, parse_part
 
 __all__ = ["Script", "list_scripts", "load_script", "pack", "read_part", "read_script"]
@@ -43,7 +44,7 @@ class Script:
 @cache
 def read_part(name: str) -> Part:
     """Read a shared part of scripts."""
-    return parse_part(name, files("eventbus.store").joinpath("lua", "lib", f"{name}.lua").read_text())
+    return parse_part(name, _read("lib", f"{name}.lua"))
 
 
 def list_scripts() -> list[str]:
@@ -54,7 +55,11 @@ def list_scripts() -> list[str]:
 
 def read_script(name: str) -> str:
     """Read a script's text, without its parts."""
-    return files("eventbus.store").joinpath("lua", f"{name}.lua").read_text()
+    return _read(f"{name}.lua")
+
+
+def _read(*path: str) -> str:
+    return write_bounds(files("eventbus.store").joinpath("lua", *path).read_text())
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from eventbus import DefinitionError, EventProvider, JobCancelled, Retry, UnknownJob, UsageError
-from eventbus.store.calls import retrial
+from eventbus.store.bounds import HEAVY_ROWS
 from workflows import FlowContext, WorkflowProvider, durable
 
 pytestmark = pytest.mark.virtual
@@ -185,7 +185,7 @@ async def test_a_job_that_runs_is_not_removed(make_provider: MakeProvider) -> No
 async def test_all_failed_jobs_of_one_error_run_again_after_a_preview(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventbus.admin.jobs.retrials.MOST_AT_ONCE", 3)
+    monkeypatch.setattr("eventbus.admin.jobs.retrials.HEAVY_ROWS", 3)
     monkeypatch.setattr("eventbus.admin.jobs.retrials._PAGE", 4)
     provider = make_provider()
     bank = _Bank(provider)
@@ -223,7 +223,7 @@ async def test_what_fails_again_meanwhile_is_not_retried_for_ever(
 async def test_all_jobs_of_a_state_are_purged_after_a_preview(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch, state: Any
 ) -> None:
-    monkeypatch.setattr("eventbus.admin.jobs.retrials.MOST_AT_ONCE", 3)
+    monkeypatch.setattr("eventbus.admin.jobs.retrials.HEAVY_ROWS", 3)
     monkeypatch.setattr("eventbus.admin.jobs.retrials._PAGE", 4)
     provider = make_provider()
     bank = _Bank(provider)
@@ -270,7 +270,7 @@ async def test_states_that_make_no_sense_are_refused(make_provider: MakeProvider
 
 
 def test_a_call_to_the_server_has_few_jobs() -> None:
-    assert retrial.MOST_AT_ONCE <= 100
+    assert HEAVY_ROWS <= 100
 
 
 async def test_a_preview_counts_also_what_goes_at_a_time_of_its_own(make_provider: MakeProvider) -> None:

@@ -16,6 +16,7 @@ from eventbus import Emission, EmitError, EventProvider, ProviderStopped
 from eventbus.emit import emitter, send_buffer
 from eventbus.lowlevel import Member, Tree
 from eventbus.model import clock
+from eventbus.store.bounds import CALL_ROWS
 from eventbus.store.calls.tree_store import TreeStore
 from eventbus.store.connection import retrying
 
@@ -104,8 +105,8 @@ async def test_errors_come_when_the_time_is_over_and_those_of_a_batch_in_order(
     await asyncio.gather(*map(watch, range(1500)))
     assert not early
     # Each batch ends together. One that is sent when a call has ended, ends a moment later than others.
-    for first in range(0, 1500, send_buffer._BATCH):  # pyright: ignore[reportPrivateUsage]
-        batch = [number for number in ended if first <= number < first + 200]
+    for first in range(0, 1500, CALL_ROWS):
+        batch = [number for number in ended if first <= number < first + CALL_ROWS]
         assert batch == sorted(batch)
 
 

@@ -19,7 +19,7 @@ MakeProvider = Callable[..., EventProvider]
 async def test_failed_jobs_with_three_causes_are_three_groups(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventbus.admin.jobs.failures._PAGE", 7)
+    monkeypatch.setattr("eventbus.admin.jobs.failures.PAGE_JOBS", 7)
     provider = make_provider()
 
     @provider.on("charge", retry=Retry(attempts=1))

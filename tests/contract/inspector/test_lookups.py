@@ -82,7 +82,7 @@ async def test_all_jobs_of_a_chain_are_found_by_its_correlation_id(make_provider
 async def test_a_search_is_bounded_and_says_so(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventbus.admin.jobs.lookups._PAGE", 3)
+    monkeypatch.setattr("eventbus.admin.jobs.lookups.PAGE_JOBS", 3)
     monkeypatch.setattr("eventbus.admin.jobs.lookups._MOST_SEEN", 6)
     async with make_provider() as provider:
         for n in range(10):

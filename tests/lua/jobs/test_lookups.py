@@ -54,7 +54,7 @@ async def test_one_look_is_bounded_in_bytes_and_the_rest_is_asked_for_again(
     await shard.run("completed", text="x" * 1000)
     flat = await shard.script("look", ["", "em", "", 1500, 3, "0", 0, "1", 0, "2", 0])
     assert flat[::2] == ["completed", "completed", "later"]
-    monkeypatch.setattr(store_module, "_LOOK_BYTES", 1500)
+    monkeypatch.setattr(store_module, "PAGE_BYTES", 1500)
     found = await shard.store.look("em", [str(i) for i in range(5)], join=False)
     assert [(each.state, len(each.text or "")) for each in found] == [("completed", 1000)] * 5
 

@@ -11,7 +11,7 @@ from drivers.tree_driver import STEPS, TreeDriver
 from drivers.waits import begin_step, child, finish_all, left_of, wakes_of
 
 from eventbus.emit.job_tree import SpawnCall
-from eventbus.store.calls.tree_store import CALL_ROWS
+from eventbus.store.bounds import HEAVY_ROWS
 from eventbus.store.scripting.script_rows import Wait
 
 _WAYS = ("child", "time", "signal")
@@ -203,7 +203,7 @@ async def test_children_that_are_added_again_are_awaited(step: TreeDriver) -> No
 
 @pytest.mark.parametrize("first", [True, False])
 async def test_a_wait_for_many_is_said_in_several_calls(step: TreeDriver, first: bool) -> None:
-    names = [f"n{i}" for i in range(2 * CALL_ROWS + 10)]
+    names = [f"n{i}" for i in range(2 * HEAVY_ROWS + 10)]
     adds = [child(each) for each in names]
     assert await step.wait("f/a", *names, adds=adds, first=first) == "waiting"
     assert sorted(await step.claim()) == sorted(each.id for each in adds)

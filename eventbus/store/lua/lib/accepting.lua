@@ -2,7 +2,7 @@
 --exports accepting
 -- Deciding about emissions of all kinds, before the first write: new jobs, jobs to join, refusals.
 accepting = {}
-local MOST = 200 -- jobs of one call
+local MOST = bounds.CALL_ROWS -- jobs of one call
 
 local function add_verdict(answer, index, word, job, state, text)
   for _, value in ipairs({ index, word, job, state, text }) do

@@ -16,7 +16,7 @@ cells = {
 }
 local MOST = 2147483647 -- cmsgpack reads larger ones wrong on some servers
 local HOUR = 3600000
-local LONGEST = { minutes = 169, hours = 367 } -- chunks (`windows.py`)
+local LONGEST = { minutes = bounds.MINUTE_CHUNKS, hours = bounds.HOUR_CHUNKS }
 local noted = {} -- queue -> code -> count, of what this call has ended
 
 local function name_of(kind, queue, chunk)

@@ -19,7 +19,7 @@
 -- could read all); an entry for each change (five times the memory); the worker writes what it was answered (a lost answer
 -- is not told, and one that comes twice is).
 changes = {}
-local MOST, SHOWN = 50000, 200 -- changes that the stream keeps; bytes of a text
+local MOST, SHOWN = 50000, bounds.TOLD_BYTES -- changes that the stream keeps; bytes of a text
 local is_told, scopes = false, nil -- whether anybody watches; scope -> whether it is watched
 
 -- Each call that changes anything begins with this. header: what the book says of the shard.

@@ -114,6 +114,6 @@ function claims.exchange_wakes(pool, want, more, queues, now)
   local popped = want > 0 and commands.try('ZPOPMIN', wakes, 32) or {}
   for i = 1, #popped, 2 do woken[#woken + 1] = popped[i] end
   for _, index in ipairs(more) do commands.try('ZADD', wakes, now, queues[index].name) end
-  if #more > 0 then redis.call('PEXPIRE', wakes, 120000) end
+  if #more > 0 then redis.call('PEXPIRE', wakes, bounds.MESSAGES_MS) end
   return woken
 end

@@ -10,17 +10,17 @@ end
 
 -- Calls `command` on `name` with many arguments, below the limit of unpack.
 function commands.call_many(command, name, list)
-  for first = 1, #list, 1000 do
-    redis.call(command, name, unpack(list, first, math.min(first + 999, #list)))
+  for first = 1, #list, bounds.COMMAND_VALUES do
+    redis.call(command, name, unpack(list, first, math.min(first + bounds.COMMAND_VALUES - 1, #list)))
   end
 end
 
 -- Reads many strings: one command for all. false where there is none, or somebody else's type.
 function commands.get_all(names)
-  if #names <= 1000 then return names[1] and redis.call('MGET', unpack(names)) or {} end
+  if #names <= bounds.COMMAND_VALUES then return names[1] and redis.call('MGET', unpack(names)) or {} end
   local values = {}
-  for first = 1, #names, 1000 do
-    for i, value in ipairs(redis.call('MGET', unpack(names, first, math.min(first + 999, #names)))) do
+  for first = 1, #names, bounds.COMMAND_VALUES do
+    for i, value in ipairs(redis.call('MGET', unpack(names, first, math.min(first + bounds.COMMAND_VALUES - 1, #names)))) do
       values[first + i - 1] = value
     end
   end
@@ -29,8 +29,8 @@ end
 
 -- Sets many strings, given as key, value pairs.
 function commands.set_all(list)
-  for first = 1, #list, 1000 do
-    redis.call('MSET', unpack(list, first, math.min(first + 999, #list)))
+  for first = 1, #list, bounds.COMMAND_VALUES do
+    redis.call('MSET', unpack(list, first, math.min(first + bounds.COMMAND_VALUES - 1, #list)))
   end
 end
 
@@ -51,8 +51,8 @@ end
 -- `commands.call_many` on a key where somebody else's type may stand. Returns the last answer, false where it was not ours.
 function commands.try_many(command, name, list)
   local answer = true
-  for first = 1, #list, 1000 do
-    answer = commands.try(command, name, unpack(list, first, math.min(first + 999, #list)))
+  for first = 1, #list, bounds.COMMAND_VALUES do
+    answer = commands.try(command, name, unpack(list, first, math.min(first + bounds.COMMAND_VALUES - 1, #list)))
     if not answer then return false end
   end
   return answer

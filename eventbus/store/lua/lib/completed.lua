@@ -6,7 +6,7 @@
 -- What must hold: an entry stands for a job that its record confirms: it completed, at that time. A root of a tree that
 -- runs again is taken out, unless the list is very long; then its entry means nothing, and goes with the others.
 completed = {}
-local LONGEST = 100000 -- entries of a list in which one is looked for
+local LONGEST = bounds.SEARCHED -- entries of a list in which one is looked for
 
 -- Entries as a list of job, ended.
 function completed.read(queue, first, last)

@@ -11,7 +11,7 @@ local broken = {} -- job, and what it needs and will not get: that had failed or
 local function note_known(rows)
   local names = {}
   for i, row in ipairs(rows) do names[i] = shard.job_root .. row.id end
-  if #names == 0 or #names <= 1000 and redis.call('EXISTS', unpack(names)) == 0 then return end
+  if #names == 0 or #names <= bounds.COMMAND_VALUES and redis.call('EXISTS', unpack(names)) == 0 then return end
   for i, row in ipairs(rows) do row.is_known = redis.call('EXISTS', names[i]) == 1 end
 end
 

@@ -4,7 +4,7 @@
 endings = {}
 endings.of_members = {} -- members of trees that ended in this call; see `trees.lua`
 
-local to_hear = 200 -- emitters that joined jobs, whom one call tells
+local to_hear = bounds.CALL_ROWS -- emitters that joined jobs, whom one call tells
 
 -- Tells those who joined the job, a bounded number of them; a chore tells the rest. Those of a job that goes at once
 -- are told at once.

@@ -18,7 +18,7 @@
 -- emitter would have as many as it has queues.
 floors = {}
 floors.WINDOW = 120000
-floors.GONE = 600000 -- as long as its reply stream lives: until then an emitter that hangs may come back
+floors.GONE = bounds.REPLIES_MS -- as long as its reply stream lives: until then an emitter that hangs may come back
 local lowest = nil -- asked once in a call, and only where something younger than WINDOW would go
 
 -- The emitter may ask for what ends from now on. A floor that is lower stays. A full server refuses the entry; it refuses

@@ -4,7 +4,7 @@
 -- it had ended. So that is a stall, but one that nobody is to blame for. What was handed over to it and not confirmed
 -- did not run.
 giving_back = {}
-local MOST = 200 -- jobs of one call, the last ones; the next renewal gives back more, which stand before these then
+local MOST = bounds.CALL_ROWS -- jobs of one call, the last ones; the next renewal gives back more, which stand before these then
 
 -- jobs: id and hold of each, the longest held first; ready: where they are placed. Returns the ids that were given back.
 local function place_back(jobs, worker, is_stall, ready, now)

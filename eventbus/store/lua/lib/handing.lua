@@ -29,7 +29,7 @@
 --   `handed-too-many`         the worker has claimed others meanwhile and has no slot left: it gives the job back
 -- Rejected: a confirmation by the lease thread at 0.5 s. It costs nothing for short jobs, but a handler that keeps all
 -- threads of its process waiting would lose its job after 1.5 s instead of a lease.
-local PATIENCE = 1500 -- ms within which the worker must confirm
+local PATIENCE = bounds.HANDED_MS -- ms within which the worker must confirm
 local JOB = 'job:'
 local MESSAGES = 1000 -- that a worker may have, of those looked at
 
@@ -40,7 +40,7 @@ local function hand_to(worker, queue, id, body, now)
   local held, control = shard.key('held', worker), shard.key('control', worker)
   if not commands.try('HGET', held, '#') then return false end
   if not commands.try('ZADD', control, 0, table.concat({ JOB .. id, queue, commands.whole(now), body }, '\n')) then return false end
-  redis.call('PEXPIRE', control, 120000)
+  redis.call('PEXPIRE', control, bounds.MESSAGES_MS)
   redis.call('HSET', held, id, Hold.make(worker .. ':h', now, 1))
   redis.call('ZADD', shard.root .. ':due', now + PATIENCE, Hold.entry_of_hand(worker, id))
   return true

@@ -48,8 +48,8 @@ local loaded = {} -- job -> its hold or false, of those asked for together
 function holds.load(ids)
   for _, id in ipairs(ids) do loaded[id] = false end
   for _, worker in ipairs(redis.call('ZRANGE', shard.root .. ':workers', 0, -1)) do
-    for first = 1, #ids, 1000 do
-      local last = math.min(first + 999, #ids)
+    for first = 1, #ids, bounds.COMMAND_VALUES do
+      local last = math.min(first + bounds.COMMAND_VALUES - 1, #ids)
       local own = commands.try('HMGET', shard.key('held', worker), unpack(ids, first, last)) or {}
       for i = first, last do loaded[ids[i]] = own[i - first + 1] or loaded[ids[i]] end
     end
@@ -81,7 +81,7 @@ end
 function holds.tell_holder(token, message, now)
   local control = shard.key('control', Hold.worker_of(token))
   commands.try('ZADD', control, now, message)
-  redis.call('PEXPIRE', control, 120000)
+  redis.call('PEXPIRE', control, bounds.MESSAGES_MS)
 end
 
 -- Asks who holds a job to cancel it: by a message, and by a mark in the hold, which the next renewal finds.

@@ -9,7 +9,7 @@
 -- Who holds the job appends (`appends.lua`). A record says by JOURNAL that it has entries, so that claims bring and
 -- retention removes them; a record that says so and has none is damaged.
 -- Weighed: a hash by step (95 to 130 bytes less for a short journal; but no order, no sign of a gap, and no pages).
-local FIRST, MOST, BYTES = 4, 500, 1048576 -- entries that are read first, and what a claim brings, and little more
+local FIRST, MOST, BYTES = 4, 500, bounds.CALL_BYTES -- entries that are read first, and what a claim brings, and little more
 local WORD = 40 -- bytes of an id of a signal that is remembered as it is
 
 journals = {}

@@ -3,7 +3,7 @@
 -- A limit begins, changes or ends: what `slots:<queue>` says (`slots.lua`), for the queue and for each limit key.
 -- What runs when it begins is counted, and its holds name the queue; starts in windows of the same length are kept when it
 -- changes; all keys that rest are looked at again. Where it ends, lanes stay, and have turns without a limit.
-local MOST = 20000 -- holds of one call
+local MOST = bounds.CALL_HOLDS -- holds of one call
 limiting = {}
 
 -- Counts the holds of jobs of the queue, and names it in those that do not name it yet.

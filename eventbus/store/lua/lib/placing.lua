@@ -58,8 +58,8 @@ local function extend(name, entries, is_head, is_reversed)
     list = {}
     for i = 1, count do list[i] = entries[count + 1 - i] end
   end
-  for first = 1, count, 1000 do
-    local last = math.min(first + 999, count)
+  for first = 1, count, bounds.COMMAND_VALUES do
+    local last = math.min(first + bounds.COMMAND_VALUES - 1, count)
     if is_head then length = commands.try('LPUSH', name, unpack(list, first, last)) else length = commands.try('RPUSH', name, unpack(list, first, last)) end
     if not length then return nil end
   end

@@ -5,7 +5,7 @@ pointers = {}
 pointers.REUSE = 1 -- what an emission may ask for where its key stands for a job
 pointers.SUPERSEDE = 2
 pointers.planned = {} -- pointer -> job and print, decided earlier in this call
-local left = 1048576 -- bytes of outcomes that this call still tells; whoever joins a job behind that asks for its outcome
+local left = bounds.CALL_BYTES -- bytes of outcomes that this call still tells; whoever joins a job behind that asks for its outcome
 
 -- Returns the job that `pointer` stands for, its payload's print, its final state (nil
 -- while open; `unlisted` where its outcome is too much for this call) and outcome. Nil when the key is free: unknown, its record lost, or its

@@ -2,7 +2,7 @@
 --exports promotion
 -- Promoting delayed jobs of a queue that are due, in their order: read first, then moved to ready.
 promotion = {}
-local to_promote = 100 -- jobs that one call promotes
+local to_promote = bounds.HEAVY_ROWS -- jobs that one call promotes
 
 -- Sorts what is due into records to promote, damaged ones, those of a later release, and those that wait on for another job.
 local function read_due(queue, ids, now)

@@ -37,7 +37,7 @@ end
 function records.note_error(id, text)
   if text == '' then return end
   if not commands.try('RPUSH', shard.key('log', id), text) then return end
-  redis.call('LTRIM', shard.key('log', id), -50, -1)
+  redis.call('LTRIM', shard.key('log', id), -bounds.LOG_ERRORS, -1)
   FLAG.add(id, FLAG.SIDE)
 end
 
@@ -85,7 +85,7 @@ function records.quarantine(id, queue, why, now)
   local flags = FLAG.RESULT + FLAG.SIDE + (redis.call('EXISTS', shard.key('journal', id)) == 1 and FLAG.JOURNAL or 0)
   local head = { state = 'waiting', flags = flags, created = now, queue = record.queue, root = record.root, size = size }
   redis.call('SET', name, codec.encode(head))
-  fields.change(id, 'why', string.sub(why, 1, 64))
+  fields.change(id, 'why', string.sub(why, 1, bounds.WHY_BYTES))
   outcomes.apart[#outcomes.apart + 1] = id
   if record.tree then fields.change(id, 'tree', 1, 'stop', 'failed') end
   local text = cjson.encode({

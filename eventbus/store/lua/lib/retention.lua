@@ -4,7 +4,7 @@
 -- at least, also where nobody awaits them: who repeats a cancel is to hear what became of it.
 retention = {}
 
-local to_forget = 200 -- members of trees that one call removes; the rest is a chore
+local to_forget = bounds.CALL_ROWS -- members of trees that one call removes; the rest is a chore
 local forget_members
 
 local SIDES = { 'job', 'more', 'body', 'result', 'progress', 'log', 'lines', 'waiters', 'checkpoints', 'journal', 'inbox', 'live' }
@@ -56,8 +56,8 @@ end
 function retention.forget(ids, records)
   records = records or read_records(ids)
   if changes.is_on() then note_removed(ids, records) end
-  for first = 1, #ids, 200 do
-    local names, trees = list_keys(ids, records, first, math.min(first + 199, #ids))
+  for first = 1, #ids, bounds.CALL_ROWS do
+    local names, trees = list_keys(ids, records, first, math.min(first + bounds.CALL_ROWS - 1, #ids))
     redis.call('UNLINK', unpack(names))
     for _, id in ipairs(trees) do
       if redis.call('EXISTS', shard.key('members', id)) == 1 then forget_members(id) end

@@ -9,7 +9,7 @@
 roster = {}
 local KEPT = 600000 -- a worker that announced itself no more
 local FORGOTTEN = 604800000 -- a queue that nobody serves and that has no jobs
-local MOST = 100 -- queues that one sweep looks at
+local MOST = bounds.HEAVY_ROWS -- queues that one sweep looks at
 
 -- facts: what the worker says of itself, as field, value pairs; none of a release before this one.
 function roster.note(worker, queues, facts, since, now)

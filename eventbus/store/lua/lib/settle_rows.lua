@@ -85,7 +85,7 @@ local function settle_row(row, record, key_ttl, now, lists)
   elseif row.state == 'suspended' then
     suspend(row, record, now, lists)
   elseif row.state == 'parked' then
-    fields.change(row.id, 'state', 'parked', 'token', false, 'why', string.sub(row.text, 1, 64), 'began', Hold.time(row.hold))
+    fields.change(row.id, 'state', 'parked', 'token', false, 'why', string.sub(row.text, 1, bounds.WHY_BYTES), 'began', Hold.time(row.hold))
     if not moments.add(shard.key('parked', record.queue), { now, row.id }) then putting_off.put_off(row.id, now, record.queue) end
   else
     if row.attempts ~= '' and not (record.cancel and record.cancel ~= record.root) then fields.change(row.id, 'attempts', row.attempts) end

@@ -10,7 +10,7 @@
 -- back (`settle_rows.lua`). So what stands on a shelf that is not paused is older than its resume, and goes home by the calls of the resume.
 -- Crash window: `resumer-dies` (the rest goes home with the announcements of who serves the home, and so does what
 -- somebody delayed there, once it is due).
-local MOST = 200 -- jobs of one call
+local MOST = bounds.CALL_ROWS -- jobs of one call
 
 shelves = {}
 

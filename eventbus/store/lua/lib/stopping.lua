@@ -8,7 +8,7 @@
 -- where '' stands for the sweep itself; so none is missed and none is waited for twice. What nobody
 -- runs ends as cancelled, untold: those who need it end the same way. A root whose policy is not `wake` ends itself when none runs.
 stopping = {}
-local to_sweep = 100 -- members that one call still looks at
+local to_sweep = bounds.HEAVY_ROWS -- members that one call still looks at
 
 -- Takes a job that nobody runs out of the place where it waits. Returns whether a tombstone is left there.
 function stopping.take_out(id, record)

@@ -2,7 +2,7 @@
 --exports telling
 -- Telling those who need a member that it ended, at once or by a chore.
 telling = {}
-local to_tell = 200 -- dependents that one call tells; the rest is a chore
+local to_tell = bounds.CALL_ROWS -- dependents that one call tells; the rest is a chore
 local untold = {} -- members that left some to a chore
 
 -- The text of what ended without completing, as its dependents and waiters hear it.

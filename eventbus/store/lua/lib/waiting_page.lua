@@ -8,7 +8,7 @@
 -- of a list, where more were claimed between two pages than NEAR, the next page may pass some over.
 waiting_page = {}
 local NEAR = 1000 -- entries on either side of its place in which one is looked for
-local LONGEST = 100000 -- entries from the head in which it is looked for then
+local LONGEST = bounds.SEARCHED -- entries from the head in which it is looked for then
 local PARTS = { { 'ready+', 'negative' }, { 'ready' }, { 'ready+' }, { 'suspects' }, { 'lanes' } }
 
 local function find_entry(name, entry, place)

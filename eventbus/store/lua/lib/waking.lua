@@ -15,7 +15,7 @@ function waking.wake_queue(queue, now, pools)
   pools = pools or waking.list_pools(queue, now)
   if not pools[1] then commands.try('ZADD', shard.root .. ':served', now, queue) end
   for _, pool in ipairs(pools) do
-    if commands.try('ZADD', shard.key('wake', pool), now, queue) then redis.call('PEXPIRE', shard.key('wake', pool), 120000) end
+    if commands.try('ZADD', shard.key('wake', pool), now, queue) then redis.call('PEXPIRE', shard.key('wake', pool), bounds.MESSAGES_MS) end
   end
 end
 
