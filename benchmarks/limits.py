@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from eventbus import EventProvider, Limit
-from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.packing import AddRows, TurnRequest
 from eventbus.store.scripting.script_rows import AddQueue, AddRow
 from eventbus.store.scripting.turn_rows import SettleRow, TurnQueue
 from eventbus.store.store import Store
@@ -59,19 +59,18 @@ async def _drain(store: Store, queue: str, lane: str) -> int:
     while True:
         call += 1
         answer = await store.turn(
-            lane=lane,
-            call=call,
-            lease_ms=60_000,
-            pool=f"{lane}-pool",
-            idle=0,
-            want=_WANT,
-            suspects=0,
-            watched=0,
-            is_alone=False,
-            max_bytes=1 << 20,
-            queues=[TurnQueue(queue, 1000, 10_000, 3_600_000, 10_000, 7 * _DAY, _DAY)],
-            settles=settles,
-            appends=[],
+            TurnRequest(
+                lane=lane,
+                call=call,
+                lease_ms=60_000,
+                pool=f"{lane}-pool",
+                idle=0,
+                want=_WANT,
+                max_bytes=1 << 20,
+                queues=[TurnQueue(queue, 1000, 10_000, 3_600_000, 10_000, 7 * _DAY, _DAY)],
+                settles=settles,
+                appends=[],
+            )
         )
         settles = [SettleRow(claim.id, answer.token, "completed", "", "1", 0) for claim in answer.claims]
         done += len(settles)

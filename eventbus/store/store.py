@@ -41,8 +41,7 @@ from eventbus.store.keys import Keys
 from eventbus.store.scripting.note_rows import LineRow
 from eventbus.store.scripting.packing import (
     AddRows,
-    Append,
-    flatten_appends,
+    TurnRequest,
     join_arguments,
     read_added,
     read_turn,
@@ -57,7 +56,7 @@ from eventbus.store.scripting.script_rows import (
     StallRow,
     SweepQueue,
 )
-from eventbus.store.scripting.turn_rows import Idle, SettleRow, TurnAnswer, TurnQueue
+from eventbus.store.scripting.turn_rows import TurnAnswer
 from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.telemetry.logging import get_logger
 
@@ -270,39 +269,13 @@ class Store:
         return call.result
 
     async def turn(
-        self,
-        *,
-        lane: str,
-        call: int,
-        lease_ms: int,
-        pool: str,
-        idle: Idle = 0,
-        want: int,
-        suspects: int = 0,
-        watched: int = 0,
-        is_alone: bool = False,
-        max_bytes: int,
-        queues: Sequence[TurnQueue],
-        settles: Sequence[SettleRow],
-        appends: Sequence[Append] = (),
-        deadline: float | None = None,
-        now: int | str = "",
+        self, request: TurnRequest, *, deadline: float | None = None, now: int | str = ""
     ) -> TurnAnswer:
-        """Settle, promote and claim in one call. `call` must rise by one from turn to turn of the lane.
-
-        `lane` is the worker's id, with a `+` for its second lane. A repeated turn is recognized by `call`,
-        and answered as before. `idle` says whether the worker may be handed a lone job from now on. At most
-        `suspects` suspects are claimed, beside the `watched` ones of the worker; `is_alone` says that it made
-        room for one that must be alone. Claiming stops once bodies reach `max_bytes`. `appends` go first.
+        """Settle, promote and claim in one call. A repeated turn is recognized by its number, and answered as
+        before.
         """
-        room = (suspects, watched, int(is_alone))
-        counts = (len(queues), len(appends), len(settles))
-        arguments: list[Any] = [now, lane, call, lease_ms, pool, idle, want, *room, max_bytes, *counts]
-        arguments.extend(chain.from_iterable(queues))
-        arguments.extend(flatten_appends(appends))
-        arguments.extend(chain.from_iterable(settles))
-        answer = await self._caller.script("turn", arguments, deadline=deadline)
-        return read_turn(answer, token=f"{lane}:{call}")
+        answer = await self._caller.script("turn", request.flatten(now), deadline=deadline)
+        return read_turn(answer, token=f"{request.lane}:{request.call}")
 
     def settle_one(
         self,

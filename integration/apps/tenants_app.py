@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from harness.journal import Journal
 
 from eventbus import Event, EventContext, EventProvider, Limit
+from eventbus.store.scripting.packing import TurnRequest
+from eventbus.store.scripting.turn_rows import TurnAnswer
 from eventbus.store.store import Store
 
 EACH, RATE = 5, 100
@@ -38,8 +39,8 @@ def count_claims(journal: Journal) -> None:
     """Let each turn of this process write what it has claimed."""
     turn = Store.turn
 
-    async def counted(store: Store, **given: Any) -> Any:
-        answer = await turn(store, **given)
+    async def counted(store: Store, request: TurnRequest) -> TurnAnswer:
+        answer = await turn(store, request)
         for claim in answer.claims:
             journal.write("claimed", claim.id, answer.now, msgspec.json.decode(claim.body)["p"]["tenant"])
         return answer

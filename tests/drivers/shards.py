@@ -12,7 +12,7 @@ from drivers.records import change_record
 
 from eventbus.store.calls.queries import Cursor
 from eventbus.store.keys import TIME_DIGITS
-from eventbus.store.scripting.packing import AddRows, Append
+from eventbus.store.scripting.packing import AddRows, Append, TurnRequest
 from eventbus.store.scripting.script_rows import (
     AddQueue,
     AddRow,
@@ -105,7 +105,7 @@ class Shard:
     ) -> TurnAnswer:
         """The worker's next turn, or its turn number `call`."""
         self._calls[worker] = self._calls[worker] + 1 if call is None else call
-        return await self.store.turn(
+        request = TurnRequest(
             lane=worker,
             call=self._calls[worker],
             lease_ms=LEASE,
@@ -119,8 +119,8 @@ class Shard:
             queues=queues,
             settles=settles,
             appends=appends,
-            now=self.now,
         )
+        return await self.store.turn(request, now=self.now)
 
     async def append(
         self,

@@ -14,6 +14,7 @@ from eventbus import EventProvider, JobCancelled, Retry, StoreUnavailable
 from eventbus.engine.presence import pool_of
 from eventbus.model.message import encode_bare
 from eventbus.store.connection.wake_reader import WakeReader
+from eventbus.store.scripting.packing import TurnRequest
 
 pytestmark = pytest.mark.virtual
 
@@ -28,16 +29,16 @@ class Bus:
     def __init__(self, provider: EventProvider, admin: Callable[..., Any], prefix: str) -> None:
         self.provider = provider
         self.store: Any = provider._life.store  # pyright: ignore[reportPrivateUsage]
-        self.turns: list[dict[str, Any]] = []
+        self.turns: list[TurnRequest] = []
         self.settled: list[str] = []
         self._command = admin
         self._prefix = prefix
         self._turn, self._settle_one = self.store.turn, self.store.settle_one
         self.store.turn, self.store.settle_one = self._count_turn, self._count_settle
 
-    async def _count_turn(self, **call: Any) -> Any:
-        self.turns.append(call)
-        return await self._turn(**call)
+    async def _count_turn(self, request: TurnRequest) -> Any:
+        self.turns.append(request)
+        return await self._turn(request)
 
     def _count_settle(self, **call: Any) -> Any:
         self.settled.append(call["job"])

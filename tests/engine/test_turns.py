@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from eventbus import EventProvider, StoreError, StoreRefused, StoreUnavailable
+from eventbus.store.scripting.packing import TurnRequest
 
 pytestmark = pytest.mark.virtual
 
@@ -26,11 +27,11 @@ class Turns:
         self._on_settle = on_settle
         self._is_done = is_done
 
-    async def turn(self, **call: Any) -> Any:
-        strikes = self._error is not None and bool(call["settles"]) == self._on_settle
+    async def turn(self, request: TurnRequest) -> Any:
+        strikes = self._error is not None and bool(request.settles) == self._on_settle
         if strikes and not self._is_done:
             raise self._take()
-        answer = await self._turn(**call)
+        answer = await self._turn(request)
         if strikes and (answer.claims or self._on_settle) and self._error is not None:
             raise self._take()
         return answer
@@ -99,10 +100,10 @@ async def test_a_job_that_waits_to_be_settled_keeps_its_lease(
                 held.set()
                 await until(lambda: len(renewals) >= 12, "three leases have passed")
 
-        async def settle_late(**call: Any) -> Any:
-            if call["settles"]:
+        async def settle_late(request: TurnRequest) -> Any:
+            if request.settles:
                 await hold()
-            return await turn(**call)
+            return await turn(request)
 
         async def settle_one_late(**call: Any) -> Any:
             await hold()

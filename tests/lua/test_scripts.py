@@ -20,7 +20,7 @@ from eventbus.store.calls.tree_store import Chunk, TreePage, TreeVerdict
 from eventbus.store.keys import KINDS
 from eventbus.store.reply_stream import ReplyStream
 from eventbus.store.scripting import note_rows, script_rows, turn_rows
-from eventbus.store.scripting.packing import AddRows, Append
+from eventbus.store.scripting.packing import AddRows, Append, TurnRequest
 from eventbus.store.scripting.scripts import load_script
 from eventbus.store.store import Store
 
@@ -165,15 +165,14 @@ async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
 async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
     given: dict[str, Any] = {
         "lane": "lane", "call": "call", "lease_ms": "lease", "pool": "pool", "idle": "offer", "want": "want",
-        "suspects": "most", "watched": "watched", "is_alone": True, "max_bytes": "bytes",
-        "now": "now", "queues": _sample(turn_rows.TurnQueue, 2),
+        "suspects": "most", "watched": "watched", "is_alone": True, "max_bytes": "bytes", "queues": _sample(turn_rows.TurnQueue, 2),
         "settles": _sample(turn_rows.SettleRow, 3),
         "appends": [
             Append("id", "token", 7, ["a", "b"], {"name": "text"}, ["s"]),
             Append("id", "token", 0, ["c"], {}, []),
         ],
     }  # fmt: skip
-    await store.turn(**given)
+    await store.turn(TurnRequest(**given), now="now")
     fields = load_script("turn").fields
     head = _expected("turn", queues=2, settles=3, alone=1, appends=2)
     appends = ["id", "token", 7, 1, 1, 2, "id", "token", 0, 0, 0, 1, "name", "text", "s", "a", "b", "c"]

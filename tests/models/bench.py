@@ -12,6 +12,7 @@ from models.job_model_values import Turn
 from models.strategies import LEASE
 
 from eventbus.store.connection.connector import Connector
+from eventbus.store.scripting.packing import TurnRequest
 from eventbus.store.scripting.turn_rows import TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 
@@ -42,8 +43,7 @@ class Bench:
         for name, quota in turn.queues:
             queue = model.queues[name.partition("@")[0]]
             rows.append(TurnQueue(name, quota, *queue.kept[1:], queue.key_ttl))
-        return self.run(
-            self.store.turn,
+        request = TurnRequest(
             lane=turn.worker,
             call=turn.call,
             lease_ms=LEASE,
@@ -57,8 +57,8 @@ class Bench:
             queues=rows,
             settles=turn.settles,
             appends=turn.appends,
-            now=model.now,
         )
+        return self.run(self.store.turn, request, now=model.now)
 
     def close(self) -> None:
         self.run(self.store.aclose)

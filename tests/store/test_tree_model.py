@@ -25,6 +25,7 @@ from models.trees.tree_model_values import LEASE
 
 from eventbus.emit.job_tree import Member, Policy, Tree, rows_of
 from eventbus.store.calls.tree_store import Chunk
+from eventbus.store.scripting.packing import TurnRequest
 from eventbus.store.scripting.script_rows import AnnounceQueue, CancelRow
 from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer, TurnQueue
 
@@ -216,10 +217,11 @@ class Trees(LoneRoots):
         )
 
     def _call(self, worker: str, call: int, want: int, settles: Sequence[SettleRow]) -> TurnAnswer:
-        return self.bench.run(
-            self.store.turn, lane=worker, call=call, lease_ms=LEASE, pool="p", want=want, suspects=1000,
-            is_alone=True, max_bytes=1 << 20, queues=_QUEUES, settles=settles, now=self.model.now,
+        request = TurnRequest(
+            lane=worker, call=call, lease_ms=LEASE, pool="p", want=want, suspects=1000,
+            is_alone=True, max_bytes=1 << 20, queues=_QUEUES, settles=settles,
         )  # fmt: skip
+        return self.bench.run(self.store.turn, request, now=self.model.now)
 
     def _turn(self, worker: str, settles: list[SettleRow], want: int) -> None:
         self.calls[worker] += 1

@@ -48,6 +48,7 @@ from eventbus.engine.reporting.tallies import Tallies
 from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.bounds import CALL_BYTES, CALL_ROWS
+from eventbus.store.scripting.packing import TurnRequest
 from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
@@ -277,19 +278,21 @@ class Claimer:
         try:
             with self._slots.reserve(want, queues):
                 answer = await self._store.turn(
-                    lane=lane.name,
-                    call=lane.call,
-                    lease_ms=self._lease_ms,
-                    pool=self.pool,
-                    idle=idle,
-                    want=want,
-                    suspects=ask.room,
-                    watched=ask.watched,
-                    is_alone=ask.is_alone,
-                    max_bytes=CALL_BYTES,
-                    queues=queues,
-                    settles=[row for _, row in settles],
-                    appends=appends,
+                    TurnRequest(
+                        lane=lane.name,
+                        call=lane.call,
+                        lease_ms=self._lease_ms,
+                        pool=self.pool,
+                        idle=idle,
+                        want=want,
+                        suspects=ask.room,
+                        watched=ask.watched,
+                        is_alone=ask.is_alone,
+                        max_bytes=CALL_BYTES,
+                        queues=queues,
+                        settles=[row for _, row in settles],
+                        appends=appends,
+                    )
                 )
         except BaseException:  # also a cancellation: no settle may be lost
             self.settles.put_back(settles)

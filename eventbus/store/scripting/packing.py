@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import msgspec
+
 from eventbus.store.scripting.script_rows import (
     JOIN,
     AddAnswer,
@@ -15,9 +17,26 @@ from eventbus.store.scripting.script_rows import (
     PlainRow,
     TimeoutRow,
 )
-from eventbus.store.scripting.turn_rows import AppendRefusal, ClaimRow, JournalRow, TurnAnswer, WatchRow
+from eventbus.store.scripting.turn_rows import (
+    AppendRefusal,
+    ClaimRow,
+    Idle,
+    JournalRow,
+    SettleRow,
+    TurnAnswer,
+    TurnQueue,
+    WatchRow,
+)
 
-__all__ = ["AddRows", "Append", "flatten_appends", "join_arguments", "read_added", "read_turn"]
+__all__ = [
+    "AddRows",
+    "Append",
+    "TurnRequest",
+    "flatten_appends",
+    "join_arguments",
+    "read_added",
+    "read_turn",
+]
 
 
 class AddRows:
@@ -148,7 +167,51 @@ def flatten_appends(appends: Sequence[Append]) -> list[Any]:
     flat: list[Any] = []
     for each in appends:
         flat += (each.id, each.token, each.place, len(each.live), len(each.taken), len(each.entries))
-    flat += chain.from_iterable(chain.from_iterable(each.live.items()) for each in appends)
-    flat += chain.from_iterable(each.taken for each in appends)
-    flat += chain.from_iterable(each.entries for each in appends)
+    for each in appends:
+        for text in each.live.items():
+            flat += text
+    for each in appends:
+        flat += each.taken
+    for each in appends:
+        flat += each.entries
     return flat
+
+
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of a lane. Not a named tuple, which takes longer to make and to read.
+
+    `lane` is the worker's id, with a `+` for its second lane; `call` rises by one from turn to turn of the
+    lane. `idle` says whether the worker may be handed a lone job from now on. At most `want` jobs are
+    claimed, and claiming stops once bodies reach `max_bytes`.
+    """
+
+    lane: str
+    call: int
+    lease_ms: int
+    pool: str
+    idle: Idle = 0
+    want: int
+    suspects: int = 0
+    """How many of the claimed jobs may be suspects."""
+    watched: int = 0
+    """How many suspects the worker has already."""
+    is_alone: bool = False
+    """Whether the worker made room for a suspect that must be alone."""
+    max_bytes: int
+    queues: Sequence[TurnQueue]
+    settles: Sequence[SettleRow]
+    appends: Sequence[Append] = ()
+    """They go first."""
+
+    def flatten(self, now: int | str) -> list[Any]:
+        """Return the arguments of the call, in the order of the header of `turn.lua`."""
+        arguments: list[Any] = [
+            now, self.lane, self.call, self.lease_ms, self.pool, self.idle, self.want,
+            self.suspects, self.watched, int(self.is_alone), self.max_bytes,
+            len(self.queues), len(self.appends), len(self.settles),
+        ]  # fmt: skip
+        arguments += chain.from_iterable(self.queues)
+        if self.appends:
+            arguments += flatten_appends(self.appends)
+        arguments += chain.from_iterable(self.settles)
+        return arguments
