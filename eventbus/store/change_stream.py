@@ -46,7 +46,7 @@ class ChangeStream:
         """`scopes` are queues without their groups, or ALL. Without `since` it begins with what happens from
         `renew` on.
         """
-        self._caller = store._caller  # pyright: ignore[reportPrivateUsage]  (one package)
+        self._caller = store.caller
         self._key = store.keys.shard_key("changes")
         self._channel = Channel(
             store.connector, name=f"{store.name}-changes", answer_timeout=_BLOCK_MS / 1000 + 2, raw=True

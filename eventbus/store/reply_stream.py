@@ -43,7 +43,7 @@ class ReplyStream:
 
     def __init__(self, store: Store, emitter: str, *, on_gone: Callable[[], None] = _ignore) -> None:
         """`on_gone` is called when the stream was not there, before it is made."""
-        self._caller = store._caller  # pyright: ignore[reportPrivateUsage]  (one package)
+        self._caller = store.caller
         self._on_gone = on_gone
         self._emitter = emitter
         self._key = store.keys.replies(emitter)

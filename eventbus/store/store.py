@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -71,6 +72,18 @@ _ANSWER_TIMEOUT = 5.0
 OLDEST = (6, 2)  # SMISMEMBER and XTRIM MINID came with it
 
 
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """What the stores over one connection share."""
+
+    channel: Channel
+    functions: Functions
+    gatherer: AddGatherer
+    availability: Availability
+    known: KnownScripts
+    saving: Availability
+
+
 class Store:
     """One shard of one server, over one connection that all callers share; also with other stores
     (`share`).
@@ -84,7 +97,7 @@ class Store:
         name: str,
         prelude: str = "",
         replicated: bool = False,
-        shared: Store | None = None,
+        shared: _Connection | None = None,
         scripting: Scripting = "auto",
     ) -> None:
         """With `replicated`, an add counts only once a replica has it. `shared`: see `share`. Tests give a
@@ -98,26 +111,22 @@ class Store:
             "prefix": prefix, "name": name, "prelude": prelude, "scripting": scripting,
         }  # fmt: skip
         self._share: ChannelShare | None = None
-        self._channel: Channel
         if shared is None:
-            self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
-            self._functions = Functions(self._channel, scripting)
-            self._gatherer = AddGatherer(self._channel, self.keys, functions=self._functions, prelude=prelude)
+            channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
+            functions, availability = Functions(channel, scripting), Availability(connector.address)
+            shared = _Connection(
+                channel, functions, AddGatherer(channel, self.keys, functions=functions, prelude=prelude),
+                availability, KnownScripts(availability), watch_saving(connector.address),
+            )  # fmt: skip
         else:
-            self._channel = self._share = ChannelShare(shared._channel)  # noqa: SLF001  (another store)
-            self._functions = shared._functions  # noqa: SLF001
-            self._gatherer = shared._gatherer  # noqa: SLF001
-            self._gatherer.stores += 1
-        self.availability: Availability = shared.availability if shared else Availability(connector.address)
-        self._known: KnownScripts = (
-            shared._known if shared else KnownScripts(self.availability)  # noqa: SLF001
-        )
-        self._saving: Availability = (
-            shared._saving if shared else watch_saving(connector.address)  # noqa: SLF001
-        )
+            self._share = ChannelShare(shared.channel)
+            shared.gatherer.stores += 1
+        self._connection, self._gatherer, self._saving = shared, shared.gatherer, shared.saving
+        self._channel: Channel = self._share or shared.channel
+        self.availability: Availability = shared.availability
         options: dict[str, Any] = {
-            "prelude": prelude, "functions": self._functions, "availability": self.availability,
-            "known": self._known, "saving": self._saving,
+            "prelude": prelude, "functions": shared.functions, "availability": shared.availability,
+            "known": shared.known, "saving": shared.saving,
         }  # fmt: skip
         self._caller = RetryingCaller(self._channel, keys=self.keys, **options)
         self._replicated: ReplicatedChannel | None = None
@@ -139,12 +148,17 @@ class Store:
         """Return a store over this one's connection; its `aclose` ends its own calls alone. Close it before
         this one.
         """
-        return Store(self.connector, **self._made_with, replicated=replicated, shared=self)
+        return Store(self.connector, **self._made_with, replicated=replicated, shared=self._connection)
 
     @property
     def address(self) -> str:
         """The server's address, without a password."""
         return self.connector.address
+
+    @property
+    def caller(self) -> RetryingCaller:
+        """What repeats the calls of this store, for its streams."""
+        return self._caller
 
     @property
     def is_connected(self) -> bool:
