@@ -29,6 +29,9 @@ import structlog
 from harness.backends import KINDS as SERVERS
 from harness.backends import Backend
 from sim.kinds import KINDS, kind_of
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # records are read as the tests read them
+
 from sim.runner import Verdict, run_seed
 
 __all__ = ["main"]

@@ -21,10 +21,10 @@ from typing import Any
 
 import redis
 from drivers.children import child_processes
+from models.records import STATES
 
 import eventbus
 from eventbus.store.keys import KINDS
-from eventbus.store.records import STATES
 from eventbus.telemetry.gauge_board import boards
 
 __all__ = ["Watch", "connect", "find_tasks", "wait_gone"]

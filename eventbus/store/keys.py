@@ -316,7 +316,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "plan": ("string", "what one schedule is, JSON", "schedule", "when it is removed"),
     # one per job or idempotency key
-    "job": ("string", "the record (`records.py`)", "add, turn, rescue, retry", "by retention"),
+    "job": ("string", "the record (`plain.lua`)", "add, turn, rescue, retry", "by retention"),
     "more": ("hash", "what is unusual about the job", "add, graph, turn, rescue, cancel", "with the record"),
     "body": ("string", "envelope over 256 bytes", "add", "with the record"),
     "result": (

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 from harness.backends import Backend
 from harness.journal import Journal
+from models.records import decode
 
 from eventbus.store.keys import KINDS, TIME_DIGITS
-from eventbus.store.records import decode
 
 __all__ = ["Audit", "JobRecord", "reconcile"]
 

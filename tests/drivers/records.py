@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from eventbus.store.records import decode
+from models.records import decode
+
 from eventbus.store.scripting.linker import link
 from eventbus.store.scripting.scripts import pack, read_part
 

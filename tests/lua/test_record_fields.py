@@ -9,8 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-
-from eventbus.store.records import CORE, FLAGS, MORE, STATES, decode
+from models.records import CORE, FLAGS, MORE, STATES, decode
 
 _LUA = Path(str(files("eventbus.store").joinpath("lua")))
 _BYTES = {"plain", "flag", "codec"}

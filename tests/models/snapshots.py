@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from models.records import CORE, FLAGS, MORE, decode
+
 from eventbus.store.keys import KINDS, TIME_DIGITS
-from eventbus.store.records import CORE, FLAGS, MORE, decode
 
 __all__ = ["ENDED", "SUSPECT", "UNIT", "Finals", "Snapshot", "pass_time", "told_to"]
 
