@@ -143,20 +143,20 @@ def _check_keys(event: Event[Any, Any] | str, queue: str, limit: Limit) -> None:
             f"event {known.name!r}" if known else "the event, which must be given itself and not by its name"
         )
         raise DefinitionError(
-            f"expected a limit without by, or with that of {whose}, because emitters use that one; "
-            f"got: {shown(limit.by)}"
+            f"expected a limit without by, or with that of {whose}, because emitters use that "
+            f"one; got: {shown(limit.by)}"
         )
     if not limit.to_wire():
         raise DefinitionError(
-            "the limit has by alone, which bounds nothing; "
-            "give at_once, rate, each or each_rate too, or None to take back what was set"
+            "the limit has by alone, which bounds nothing; give at_once, rate, each or each_rate too, or None to "
+            "take back what was set"
         )
     has_keys = own is not None if known else not queue.startswith("workflow.")
     if (limit.each or limit.each_rate) and not has_keys:
         whose = f"event {known.name!r} has no limit with by" if known else f"{queue} is a queue of flows"
         raise DefinitionError(
-            f"the limit has {'each' if limit.each else 'each_rate'}, and {whose}, "
-            "so its jobs have no limit keys"
+            f"the limit has {'each' if limit.each else 'each_rate'}, and {whose}, so its jobs "
+            "have no limit keys"
         )
 
 

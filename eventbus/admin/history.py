@@ -59,8 +59,8 @@ def read_length(last: Duration, step: Step | None) -> tuple[Step, int]:
     step = _read_step(step, span)
     if not 0 < span <= _LONGEST[step]:
         raise DefinitionError(
-            f"expected last to be above 0 and at most {_LONGEST[step] / 86_400:g} days with a step of {step}, "
-            f"got: {shown(last)}"
+            f"expected last to be above 0 and at most {_LONGEST[step] / 86_400:g} days with a step of {step}"
+            f", got: {shown(last)}"
         )
     return step, max(1, -(-round(span * 1000) // _STEPS[step]))
 

@@ -24,7 +24,6 @@ from eventbus.model import chance
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.names import check_job_id, shown
-from eventbus.settings.settings import Settings
 from eventbus.store.bounds import HEAVY_ROWS, REASON_CHARACTERS
 from eventbus.store.calls.operation_store import OperationRecord
 from eventbus.store.store import Store

@@ -11,7 +11,7 @@ from eventbus.admin.jobs.job_report import JobReport, read_job
 from eventbus.admin.jobs.retrials import remove_jobs, was_done
 from eventbus.admin.namespace import Namespace
 from eventbus.model.names import check_job_id
-from eventbus.store.calls.tree_store import PAGE, PAGE_BYTES
+from eventbus.store.bounds import CALL_ROWS, PAGE_BYTES
 from eventbus.store.scripting.script_rows import TreeMember
 from eventbus.store.store import Store
 
@@ -54,7 +54,7 @@ class Trees(Namespace):
         members: list[MemberReport] = []
         while True:
             page = await store.trees.look(
-                root_id, first=len(members), limit=PAGE, max_bytes=PAGE_BYTES, deadline=deadline
+                root_id, first=len(members), limit=CALL_ROWS, max_bytes=PAGE_BYTES, deadline=deadline
             )
             logs = await asyncio.gather(*(_log_of(store, member, deadline) for member in page.members))
             members += map(_member, page.members, logs)

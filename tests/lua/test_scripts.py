@@ -165,7 +165,8 @@ async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
 async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
     given: dict[str, Any] = {
         "lane": "lane", "call": "call", "lease_ms": "lease", "pool": "pool", "idle": "offer", "want": "want",
-        "suspects": "most", "watched": "watched", "is_alone": True, "max_bytes": "bytes", "queues": _sample(turn_rows.TurnQueue, 2),
+        "suspects": "most", "watched": "watched", "is_alone": True, "max_bytes": "bytes",
+        "queues": _sample(turn_rows.TurnQueue, 2),
         "settles": _sample(turn_rows.SettleRow, 3),
         "appends": [
             Append("id", "token", 7, ["a", "b"], {"name": "text"}, ["s"]),

@@ -9,12 +9,6 @@ from __future__ import annotations
 
 import msgspec
 
-from eventbus.admin.queue_name import queue_of
-from eventbus.lifecycle import Lifecycle
-from eventbus.model.durations import Duration
-from eventbus.model.event import Event
-from eventbus.model.names import split_group
-from eventbus.settings.settings import Settings
 from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.error_text import HEAD_BYTES, error_of, fold
 from eventbus.store.calls.queries import Cursor

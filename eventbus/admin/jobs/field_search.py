@@ -25,7 +25,6 @@ from eventbus.model import clock
 from eventbus.model.names import EVENT_QUEUES, shown, split_group
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.redacting import Names
-from eventbus.settings.settings import Settings
 from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.queries import Cursor, JobRow
 from eventbus.store.store import Store
@@ -76,8 +75,8 @@ class FieldSearch:
         while place is not None and seen < MOST_SEEN and len(found) < _ENOUGH and clock.monotonic() < end:
             # As many as one call looks at, so that a page never ends early because of what it has found: that
             # would tell of hidden values.
-            page, looked = await inspection.sift(
-                queue, state, _sought(*path_and_value), cursor=place, limit=PAGE_JOBS, deadline=deadline
+            page, looked = await self._store.inspection.sift(
+                queue, state, sought, cursor=place, limit=PAGE_JOBS, deadline=self._deadline
             )
             seen += looked
             found += await self._compare(page.jobs)

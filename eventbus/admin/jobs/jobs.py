@@ -56,13 +56,13 @@ from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.redacting import Names, is_secret_name
 from eventbus.model.states import JobState
 from eventbus.settings.keywords import check_priority
+from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.control_store import Edit
 from eventbus.store.calls.queries import Cursor, JobLook, JobRow
 from eventbus.store.keys import key_digest
 
 __all__ = ["JobList", "JobSummary", "Jobs"]
 
-_LIMIT = 1000
 _PAGES = 20
 """How many pages are looked at for one that has a job, because whoever looks takes an empty one for the end.
 """
@@ -348,8 +348,8 @@ class Jobs(Namespace):
         """
         queue, states = queue_of(event_or_queue), check_states(state)
         current, place = read_place(cursor, states)
-        if not 0 < limit <= _LIMIT:
-            raise DefinitionError(f"expected limit to be 1 to {_LIMIT}, got: {shown(limit)}")
+        if not 0 < limit <= PAGE_JOBS:
+            raise DefinitionError(f"expected limit to be 1 to {PAGE_JOBS}, got: {shown(limit)}")
         inspection = self._store("list jobs").inspection
         deadline = self._deadline()
         found: list[JobSummary] = []

@@ -15,8 +15,7 @@ from eventbus.admin.jobs.attempts import error_line
 from eventbus.admin.jobs.chain import FLOW_QUEUES, chain_of
 from eventbus.admin.queue_name import queue_of
 from eventbus.model.event import Event
-from eventbus.model.names import EVENT_QUEUES, check_correlation_id, check_key, split_group
-from eventbus.settings.settings import Settings
+from eventbus.model.names import EVENT_QUEUES, split_group
 from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.queries import Cursor, JobLook
 from eventbus.store.store import Store
