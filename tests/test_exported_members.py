@@ -249,8 +249,8 @@ _OFFERED = {
     Audit: "list note",
     Server: "check report",
     Events: "get list",
-    eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result "
-    "retry retry_on ttl",
+    eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker "
+    "result retry retry_on ttl",
     eventbus.testing.TestBus: (
         "adopt advance drain emitted expect fail hold keep kill_worker lose_connections now ran refuse "
         "release replace run server_away settle signal_when start_worker stop_worker trigger_when"

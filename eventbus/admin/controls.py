@@ -148,8 +148,8 @@ def _check_keys(event: Event[Any, Any] | str, queue: str, limit: Limit) -> None:
         )
     if not limit.to_wire():
         raise DefinitionError(
-            "the limit has by alone, which bounds nothing; give at_once, rate, each or each_rate too, or None to "
-            "take back what was set"
+            "the limit has by alone, which bounds nothing; give at_once, rate, each or each_rate too, "
+            "or None to take back what was set"
         )
     has_keys = own is not None if known else not queue.startswith("workflow.")
     if (limit.each or limit.each_rate) and not has_keys:
