@@ -9,7 +9,7 @@ always has its own flow in its context variables, whoever called it (`Surrounded
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -80,34 +80,31 @@ async def run_step(step: Step[Any, Any], ctx: StepContext[Any], call_sync: CallS
     errors of the condition and the function, and PayloadError for a result that does not fit the declared
     type.
     """
+    codecs = codecs_of(ctx)
+    hooks = codecs.workflow.hooks
     try:
-        if "data" in codecs_of(ctx).workflow.hooks:
+        if "data" in hooks:
             await _make_data(ctx, call_sync)
-        return await _run_hooked(step, ctx, call_sync)
+        if step.when is not None and not await is_wanted(step, ctx):
+            return StepRecord(skipped=True, traceparent=ctx.traceparent)
+        if step.pause is not None:  # only its condition is asked here
+            return StepRecord(traceparent=ctx.traceparent)
+        if isinstance(step, EachStep):  # its items are steps of their own
+            return await _list_items(step, ctx)
+        if "before_each" in hooks:
+            await _call_hook("before_each", ctx, call_sync=call_sync)
+        remote = None if step.pool is None or step.pool == "thread" else remote_of(ctx)
+        run_sync = call_sync if remote is None else _in_pool(remote, step, ctx)
+        value = await call(step.function, ctx, is_async=step.is_async, call_sync=run_sync)
+        if "after_each" in hooks:
+            await _call_hook("after_each", ctx, value, call_sync=call_sync)
+        result = codecs.result(step.name).encode(value)
     except Later:
         raise
     except Exception as error:
         if await _is_final(error, ctx, call_sync):
             mark_last(error)
         raise
-
-
-async def _run_hooked(step: Step[Any, Any], ctx: StepContext[Any], call_sync: CallSync) -> StepRecord:
-    if step.when is not None and not await is_wanted(step, ctx):
-        return StepRecord(skipped=True, traceparent=ctx.traceparent)
-    if step.pause is not None:  # only its condition is asked here
-        return StepRecord(traceparent=ctx.traceparent)
-    if isinstance(step, EachStep):  # its items are steps of their own
-        return await _list_items(step, ctx)
-    hooks = codecs_of(ctx).workflow.hooks
-    if "before_each" in hooks:
-        await _call_hook("before_each", ctx, call_sync=call_sync)
-    remote = None if step.pool is None or step.pool == "thread" else remote_of(ctx)
-    run_sync = call_sync if remote is None else _in_pool(remote, step, ctx)
-    value = await call(step.function, ctx, is_async=step.is_async, call_sync=run_sync)
-    if "after_each" in hooks:
-        await _call_hook("after_each", ctx, value, call_sync=call_sync)
-    result = codecs_of(ctx).result(step.name).encode(value)
     return StepRecord(result=msgspec.Raw(result), traceparent=ctx.traceparent)
 
 
@@ -186,31 +183,39 @@ async def ask(function: Callable[..., Any], ctx: StepContext[Any]) -> Any:
         return await contained_await(answer) if inspect.isawaitable(answer) else answer
 
 
-async def call(
+def call(
     function: Callable[..., Any],
     ctx: StepContext[Any],
     *arguments: Any,
     is_async: bool,
     call_sync: CallSync,
     kind: AttemptKind = "step",
-) -> Any:
+) -> Coroutine[Any, Any, Any]:
     """Call a user's function with its context and `arguments`, through the middleware; a plain one runs in a
     thread.
 
     The middleware gets the last argument, or for want of one the input of the flow.
     """
-    if "data" in codecs_of(ctx).workflow.hooks:
-        await _make_data(ctx, call_sync)
+    if not middleware_of(ctx) and "data" not in codecs_of(ctx).workflow.hooks:
+        return _call(function, ctx, *arguments, is_async=is_async, call_sync=call_sync)
+    return _call_through(function, ctx, arguments, is_async, call_sync, kind)
 
-    middleware = middleware_of(ctx)
-    if not middleware:
-        return await _call(function, ctx, *arguments, is_async=is_async, call_sync=call_sync)
+
+async def _call_through(
+    function: Callable[..., Any],
+    ctx: StepContext[Any],
+    arguments: tuple[Any, ...],
+    is_async: bool,
+    call_sync: CallSync,
+    kind: AttemptKind,
+) -> Any:
+    """Call a function with the data that it shares, and through the middleware."""
+    await _make_data(ctx, call_sync)
 
     async def go_on() -> Any:
-        if is_async:
-            return await contained_await(function(ctx, *arguments))
-        return await call_sync(lambda: function(ctx, *arguments))
+        return await _invoke(function, ctx, arguments, is_async, call_sync)
 
+    middleware = middleware_of(ctx)
     with Surrounded(ctx):
         return await through(middleware, attempt_of(ctx, kind), (ctx.input, *arguments)[-1], go_on)
 
@@ -220,9 +225,19 @@ async def _call(
 ) -> Any:
     """Call a function without the middleware."""
     with Surrounded(ctx):
-        if is_async:
-            return await contained_await(function(ctx, *arguments))
-        return await call_sync(lambda: function(ctx, *arguments))
+        return await _invoke(function, ctx, arguments, is_async, call_sync)
+
+
+def _invoke(
+    function: Callable[..., Any],
+    ctx: StepContext[Any],
+    arguments: tuple[Any, ...],
+    is_async: bool,
+    call_sync: CallSync,
+) -> Awaitable[Any]:
+    if is_async:
+        return contained_await(function(ctx, *arguments))
+    return call_sync(lambda: function(ctx, *arguments))
 
 
 class Surrounded:
