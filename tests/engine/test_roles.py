@@ -15,6 +15,7 @@ from eventbus.engine import presence, rescuer, sweeper
 from eventbus.engine.consumer import Retention
 from eventbus.engine.executor import MAX_ABANDONED
 from eventbus.store.bounds import CALL_ROWS
+from eventbus.store.scripting.packing import TurnRequest
 from eventbus.store.scripting.script_rows import StallRow
 from eventbus.store.store import Store
 
@@ -220,10 +221,10 @@ async def test_what_could_not_be_settled_at_the_stop_is_left_to_rescue_with_a_wo
     began = asyncio.Event()
     turn = Store.turn
 
-    async def refuses_settles(self: Store, **call: Any) -> Any:
-        if call["settles"]:
+    async def refuses_settles(self: Store, request: TurnRequest) -> Any:
+        if request.settles:
             raise StoreRefused("no")
-        return await turn(self, **call)
+        return await turn(self, request)
 
     @provider.on("ask")
     async def ask(_: Any) -> None:

@@ -24,6 +24,7 @@ from eventbus import (
     StoreRefused,
     StoreUnavailable,
 )
+from eventbus.store.scripting.packing import TurnRequest
 from eventbus.store.store import Store
 
 pytestmark = pytest.mark.virtual
@@ -73,11 +74,11 @@ async def test_a_job_that_was_cancelled_before_its_failure_was_recorded_is_not_t
     told = listen(provider)
     turn = Store.turn
 
-    async def cancel_first(self: Store, **call: Any) -> Any:
-        for settle in call["settles"]:
+    async def cancel_first(self: Store, request: TurnRequest) -> Any:
+        for settle in request.settles:
             if settle.state == "failed":
                 await other.cancel(settle.id)
-        return await turn(self, **call)
+        return await turn(self, request)
 
     provider.on("ask")(_fail)
     async with other:
@@ -96,10 +97,10 @@ async def test_a_worker_that_lost_the_lease_does_not_tell_and_the_one_that_ran_i
     lost, won = listen(loser), listen(winner)
     go, turn, refused = asyncio.Event(), Store.turn, "outcome refused: the lease was lost"
 
-    async def hold_back(self: Store, **call: Any) -> Any:
-        if self is loser._life.store and call["settles"]:  # pyright: ignore[reportPrivateUsage]
+    async def hold_back(self: Store, request: TurnRequest) -> Any:
+        if self is loser._life.store and request.settles:  # pyright: ignore[reportPrivateUsage]
             await go.wait()
-        return await turn(self, **call)
+        return await turn(self, request)
 
     for each in (loser, winner):
         each.on("ask")(_fail)
@@ -135,13 +136,13 @@ async def test_a_settle_that_was_sent_twice_is_told_once_if_the_first_one_was_re
     told = listen(provider)
     turn, calls = Store.turn, list[str]()
 
-    async def give_up(self: Store, **call: Any) -> Any:
-        if any(each.state == "failed" for each in call["settles"]) and not calls:
+    async def give_up(self: Store, request: TurnRequest) -> Any:
+        if any(each.state == "failed" for each in request.settles) and not calls:
             calls.append("given up")
             if reached:
-                await turn(self, **call)
+                await turn(self, request)
             raise StoreUnavailable("no answer")
-        return await turn(self, **call)
+        return await turn(self, request)
 
     monkeypatch.setattr(Store, "turn", give_up)
     provider.on("ask")(_fail)

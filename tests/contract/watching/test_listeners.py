@@ -192,7 +192,7 @@ async def test_an_error_outside_of_any_job_is_told(
     async with provider.worker() as worker:
         engine: Any = worker._worker  # pyright: ignore[reportPrivateUsage]
 
-        async def refuse(**_: Any) -> Any:
+        async def refuse(_: Any) -> Any:
             raise StoreRefused("NOPERM no right", code="NOPERM")
 
         with monkeypatch.context() as patch:
