@@ -15,7 +15,7 @@ from typing import Self
 import structlog
 
 from eventbus.cli.failures import CommandError
-from eventbus.cli.http_port import Answer, HttpPort
+from eventbus.cli.http_port import HttpPort, HttpResponse
 
 __all__ = ["MetricsPort"]
 
@@ -61,11 +61,11 @@ def _find_sdk() -> Callable[[], None]:
     return lambda: metrics.set_meter_provider(MeterProvider(metric_readers=[PrometheusMetricReader()]))
 
 
-def _answer(path: str, headers: Mapping[str, str]) -> Answer:
+def _answer(path: str, headers: Mapping[str, str]) -> HttpResponse:
     from prometheus_client import REGISTRY  # noqa: PLC0415  (as above)
     from prometheus_client.exposition import choose_encoder  # noqa: PLC0415
 
     if path != _PATH:
-        return Answer(404, "text/plain; charset=utf-8", f"metrics are at {_PATH}\n".encode())
+        return HttpResponse(404, "text/plain; charset=utf-8", f"metrics are at {_PATH}\n".encode())
     encode, content_type = choose_encoder(headers.get("Accept", ""))
-    return Answer(200, content_type, encode(REGISTRY))
+    return HttpResponse(200, content_type, encode(REGISTRY))

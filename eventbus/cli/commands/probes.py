@@ -13,7 +13,7 @@ from typing import Any, Self
 import msgspec
 import structlog
 
-from eventbus.cli.http_port import Answer, HttpPort
+from eventbus.cli.http_port import HttpPort, HttpResponse
 from eventbus.engine.reporting.health import Health
 
 __all__ = ["Probes"]
@@ -36,9 +36,9 @@ class Probes(HttpPort):
         _log.info("answering probes", host=self.host, port=self.port, paths=_PATHS)
         return self
 
-    def _answer(self, path: str, _: Mapping[str, str]) -> Answer:
+    def _answer(self, path: str, _: Mapping[str, str]) -> HttpResponse:
         code, said = _read(path, self._health()) if path in _PATHS else (404, {"paths": _PATHS})
-        return Answer(code, "application/json", msgspec.json.encode(said) + b"\n")
+        return HttpResponse(code, "application/json", msgspec.json.encode(said) + b"\n")
 
 
 def _read(path: str, health: Health | None) -> tuple[int, dict[str, Any]]:

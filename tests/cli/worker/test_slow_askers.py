@@ -10,12 +10,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from eventbus.cli.http_port import Answer, HttpPort
+from eventbus.cli.http_port import HttpPort, HttpResponse
 from eventbus.model import clock
 
 
-def _answer(path: str, _: Mapping[str, str]) -> Answer:
-    return Answer(200, "text/plain", path.encode())
+def _answer(path: str, _: Mapping[str, str]) -> HttpResponse:
+    return HttpResponse(200, "text/plain", path.encode())
 
 
 def test_clients_that_drip_are_cut_off_and_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
