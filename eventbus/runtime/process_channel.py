@@ -42,8 +42,8 @@ __all__ = [
     "STOPPING",
     "Attending",
     "BadFrame",
-    "Channel",
     "ChannelEnded",
+    "ProcessChannel",
     "pack",
     "unpack",
 ]
@@ -103,7 +103,7 @@ class Attending(Protocol):
         ...
 
 
-class Channel(asyncio.Protocol):
+class ProcessChannel(asyncio.Protocol):
     """The worker's end of a channel. At most one request is under way."""
 
     def __init__(self, on_note: Callable[[bytes], None]) -> None:

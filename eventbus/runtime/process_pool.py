@@ -33,7 +33,7 @@ import anyio
 
 from eventbus._version import __version__
 from eventbus.errors import ProcessDied
-from eventbus.runtime.process_channel import Attending, Channel, ChannelEnded
+from eventbus.runtime.process_channel import Attending, ChannelEnded, ProcessChannel
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["CHANNEL_LOST", "ProcessPool", "available_processors", "is_child", "mark_child"]
@@ -188,7 +188,7 @@ class ProcessPool:
 class _Process:
     """One process of a pool, from the side of its worker."""
 
-    def __init__(self, process: asyncio.subprocess.Process, channel: Channel) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, channel: ProcessChannel) -> None:
         self.pid = process.pid
         self._process = process
         self._channel = channel
@@ -210,7 +210,7 @@ class _Process:
         ours, theirs = socket.socketpair()
         with theirs:
             _, channel = await asyncio.get_running_loop().create_connection(
-                lambda: Channel(on_note), sock=ours
+                lambda: ProcessChannel(on_note), sock=ours
             )
             try:
                 process = await asyncio.create_subprocess_exec(

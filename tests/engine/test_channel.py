@@ -18,8 +18,8 @@ from eventbus.runtime.process_channel import (
     REPLY,
     REQUEST,
     STOPPING,
-    Channel,
     ChannelEnded,
+    ProcessChannel,
     pack,
 )
 
@@ -43,7 +43,7 @@ class Bench:
     def __init__(self) -> None:
         self.notes: list[bytes] = []
         self.ends: list[str] = []
-        self.channel = Channel(self.notes.append)
+        self.channel = ProcessChannel(self.notes.append)
         self.channel.on_end = self.ends.append
         self.wire = Wire()
         self.channel.connection_made(self.wire)
