@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from eventbus import DefinitionError
 from eventbus.lowlevel import shown
 
-__all__ = ["Before", "FlowBuilder", "FlowPlan", "Node", "build", "listed"]
+__all__ = ["Before", "FlowBuilder", "FlowPlan", "PlanStep", "build", "listed"]
 
 
 class _HasAfter(Protocol):
@@ -35,7 +35,7 @@ class _HasSteps(Protocol):
     def steps(self) -> Mapping[str, _HasAfter]: ...
 
 
-class Node(NamedTuple):
+class PlanStep(NamedTuple):
     """One step in a plan, and the steps that it waits for."""
 
     step: str
@@ -52,8 +52,8 @@ class FlowPlan:
 
     __slots__ = ("_needs", "followers", "last", "nodes")
 
-    def __init__(self, nodes: list[Node]) -> None:
-        self.nodes: list[Node] = nodes
+    def __init__(self, nodes: list[PlanStep]) -> None:
+        self.nodes: list[PlanStep] = nodes
         self.followers: dict[str, list[str]] = {}
         for node in nodes:
             for need in node.needs:
@@ -86,14 +86,14 @@ class FlowPlan:
 
         A step that waited for a kept step waits for that step's needs instead.
         """
-        nodes: list[Node] = []
+        nodes: list[PlanStep] = []
         ahead: dict[str, tuple[str, ...]] = {}
         for step, needs in self.nodes:
             left = dict.fromkeys(other for need in needs for other in ahead.get(need, (need,)))
             if step in kept:
                 ahead[step] = tuple(left)
             else:
-                nodes.append(Node(step, tuple(left)))
+                nodes.append(PlanStep(step, tuple(left)))
         return FlowPlan(nodes)
 
 
@@ -156,20 +156,20 @@ def build(workflow: _HasSteps) -> FlowPlan:
     return FlowBuilder(workflow).build()
 
 
-def _in_order(needs: Mapping[str, tuple[str, ...]]) -> list[Node]:
+def _in_order(needs: Mapping[str, tuple[str, ...]]) -> list[PlanStep]:
     """Return the steps, each after all it needs, otherwise in order of definition. Raises CycleError."""
     names = list(needs)
     place = {name: index for index, name in enumerate(names)}
     sorter = TopologicalSorter(needs)
     sorter.prepare()
     free: list[int] = []
-    nodes: list[Node] = []
+    nodes: list[PlanStep] = []
     while sorter.is_active():
         for name in sorter.get_ready():
             heapq.heappush(free, place[name])
         # One at a time: a step that this one frees may be defined before the other free steps.
         name = names[heapq.heappop(free)]
-        nodes.append(Node(name, needs[name]))
+        nodes.append(PlanStep(name, needs[name]))
         sorter.done(name)
     return nodes
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventbus import DefinitionError
-from workflows.definition.plan import FlowBuilder, FlowPlan, Node, build
+from workflows.definition.plan import FlowBuilder, FlowPlan, PlanStep, build
 
 
 class _Step(NamedTuple):
@@ -116,7 +116,7 @@ def test_a_circle_is_found_and_named_just_when_there_is_one(graph: _Graph) -> No
 
 def test_a_row_is_planned_in_its_order() -> None:
     plan = build(_graph(a="", b="a", c="b"))
-    assert plan.nodes == [Node("a", ()), Node("b", ("a",)), Node("c", ("b",))]
+    assert plan.nodes == [PlanStep("a", ()), PlanStep("b", ("a",)), PlanStep("c", ("b",))]
     assert (plan.last, plan.ancestors("c")) == (("c",), ["b", "a"])
 
 
@@ -213,9 +213,9 @@ def test_a_step_that_is_not_of_the_plan_is_a_key_error() -> None:
 
 def test_who_waited_for_a_step_that_is_done_waits_for_what_that_one_waited_for() -> None:
     plan = build(_graph(a="", b="a", c="b", d="bc", e="d"))
-    assert plan.without({"b", "c"}).nodes == [Node("a", ()), Node("d", ("a",)), Node("e", ("d",))]
+    assert plan.without({"b", "c"}).nodes == [PlanStep("a", ()), PlanStep("d", ("a",)), PlanStep("e", ("d",))]
     assert plan.without({"d", "e"}).last == ("c",)
-    assert plan.without({"a"}).nodes[0] == Node("b", ())
+    assert plan.without({"a"}).nodes[0] == PlanStep("b", ())
     assert plan.without({"a", "b", "c", "d", "e"}).nodes == []
     assert plan.without(()).nodes == plan.nodes
 
