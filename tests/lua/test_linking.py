@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from drivers.lua_scopes import read_scopes
 
-from eventbus.store.scripting.linker import Part, link, parse_part
+from eventbus.store.scripting.linker import ScriptPart, link, parse_part
 from eventbus.store.scripting.scripts import load_script, read_part, read_script
 
 _LUA = Path(str(files("eventbus.store").joinpath("lua")))
@@ -99,10 +99,12 @@ def test_the_tables_of_parts_have_what_is_used_of_them_and_nothing_else() -> Non
 
 
 _SMALL = {
-    "a": Part("a", (), "a", "a = {}\nlocal own = 1\nfunction a.one() return own end\nfunction a.two() end"),
-    "b": Part("b", ("a", "c"), "b", "b = {}\nfunction b.three() return a.one() + c.four() end"),
-    "c": Part("c", ("b",), "c", "c = {}\nfunction c.four() return b and 1 end"),
-    "d": Part("d", ("c", "b"), "d", "d = {}\nfunction d.five() return c.four() + b.three() end"),
+    "a": ScriptPart(
+        "a", (), "a", "a = {}\nlocal own = 1\nfunction a.one() return own end\nfunction a.two() end"
+    ),
+    "b": ScriptPart("b", ("a", "c"), "b", "b = {}\nfunction b.three() return a.one() + c.four() end"),
+    "c": ScriptPart("c", ("b",), "c", "c = {}\nfunction c.four() return b and 1 end"),
+    "d": ScriptPart("d", ("c", "b"), "d", "d = {}\nfunction d.five() return c.four() + b.three() end"),
 }
 
 
@@ -156,4 +158,6 @@ def test_locals_and_upvalues_are_counted() -> None:
 
 
 def test_a_header_is_no_part_of_the_text() -> None:
-    assert parse_part("x", "--needs a b\n--exports c\n-- text\n") == Part("x", ("a", "b"), "c", "-- text\n")
+    assert parse_part("x", "--needs a b\n--exports c\n-- text\n") == ScriptPart(
+        "x", ("a", "b"), "c", "-- text\n"
+    )

@@ -40,7 +40,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from eventbus.store.scripting.linker import Part, find_names, link, list_parts
+from eventbus.store.scripting.linker import ScriptPart, find_names, link, list_parts
 from eventbus.store.scripting.part_sections import NAMES, Sections, split_part
 from eventbus.store.scripting.scripts import list_scripts, read_part, read_script
 
@@ -110,7 +110,7 @@ def _write_part(name: str, sections: Sections) -> str:
 def _write_function(name: str, text: str, sections: dict[str, Sections]) -> str:
     """Write the function of a script, and its registration."""
 
-    def place(_: list[str], parts: Iterable[Part]) -> str:
+    def place(_: list[str], parts: Iterable[ScriptPart]) -> str:
         return "".join(_begin(part.name, sections[part.name]) for part in parts)
 
     body = link(text, read_part, place)

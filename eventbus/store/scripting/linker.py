@@ -35,7 +35,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Part", "Place", "find_names", "link", "list_parts", "parse_part"]
+__all__ = ["Place", "ScriptPart", "find_names", "link", "list_parts", "parse_part"]
 
 _DIRECTIVE = re.compile(r"( *)--(?:include|defer (\w+):) ([\w ]+)\n?")
 _HEADER = re.compile(r"--(needs|exports) ([\w ]+)\n")
@@ -44,7 +44,7 @@ _NAME = re.compile(r"(?<![.:\w])[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
-class Part:
+class ScriptPart:
     """A shared part of scripts: the parts that it needs, the table that it offers, and its Lua text."""
 
     name: str
@@ -53,20 +53,20 @@ class Part:
     body: str
 
 
-def parse_part(name: str, text: str) -> Part:
+def parse_part(name: str, text: str) -> ScriptPart:
     """Read a part's file."""
     header: dict[str, str] = {}
     while match := _HEADER.match(text):
         header[match[1]] = match[2]
         text = text[match.end() :]
-    return Part(name, tuple(header.get("needs", "").split()), header.get("exports"), text)
+    return ScriptPart(name, tuple(header.get("needs", "").split()), header.get("exports"), text)
 
 
-Place: TypeAlias = Callable[[list[str], list[Part]], str]
+Place: TypeAlias = Callable[[list[str], list[ScriptPart]], str]
 """Maps tables to declare and parts to take in to the text that stands where a script takes them in."""
 
 
-def link(text: str, read: Callable[[str], Part], place: Place | None = None) -> str:
+def link(text: str, read: Callable[[str], ScriptPart], place: Place | None = None) -> str:
     """Return a script's text with its parts; `read` gives a part by its name.
 
     With `place`, its text stands where the text of the parts would.
@@ -74,7 +74,7 @@ def link(text: str, read: Callable[[str], Part], place: Place | None = None) -> 
     return _Linker(text, read, place or _place_text).link()
 
 
-def list_parts(text: str, read: Callable[[str], Part]) -> list[Part]:
+def list_parts(text: str, read: Callable[[str], ScriptPart]) -> list[ScriptPart]:
     """Return all parts that a script takes in anywhere, each behind those that it needs."""
     directives = (match for line in text.splitlines(keepends=True) if (match := _DIRECTIVE.fullmatch(line)))
     return _Linker("", read, _place_text).find(" ".join(each[3] for each in directives))
@@ -83,7 +83,7 @@ def list_parts(text: str, read: Callable[[str], Part]) -> list[Part]:
 class _Linker:
     """One script being linked."""
 
-    def __init__(self, text: str, read: Callable[[str], Part], place: Place) -> None:
+    def __init__(self, text: str, read: Callable[[str], ScriptPart], place: Place) -> None:
         self._lines = text.splitlines(keepends=True)
         self._read = read
         self._place = place
@@ -93,7 +93,7 @@ class _Linker:
         """
         directives = [match for line in self._lines if (match := _DIRECTIVE.fullmatch(line))]
         taken = {part.name for each in directives if not (each[1] or each[2]) for part in self.find(each[3])}
-        self._deferred: dict[str, list[Part]] = {}
+        self._deferred: dict[str, list[ScriptPart]] = {}
         """The function that makes them -> the parts that it makes, without those that came earlier."""
         for each in directives:
             if each[2]:
@@ -104,11 +104,11 @@ class _Linker:
     def link(self) -> str:
         return "".join(self._link_line(line) for line in self._lines)
 
-    def find(self, names: str) -> list[Part]:
+    def find(self, names: str) -> list[ScriptPart]:
         """Return the named parts and all that they need; each behind those that it needs, except in a
         circle.
         """
-        found: dict[str, Part] = {}
+        found: dict[str, ScriptPart] = {}
         entered: set[str] = set()
 
         def enter(name: str) -> None:
@@ -168,11 +168,11 @@ class _Linker:
         return entries
 
 
-def _list_tables(parts: list[Part]) -> list[str]:
+def _list_tables(parts: list[ScriptPart]) -> list[str]:
     return [part.table for part in parts if part.table]
 
 
-def _place_text(tables: list[str], parts: list[Part]) -> str:
+def _place_text(tables: list[str], parts: list[ScriptPart]) -> str:
     declared = f"local {', '.join(tables)}\n" if tables else ""
     return declared + "".join(f"do -- {part.name}\n{part.body.rstrip()}\nend\n" for part in parts)
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from eventbus.store.scripting.linker import Part, find_names
+from eventbus.store.scripting.linker import ScriptPart, find_names
 
 __all__ = ["NAMES", "Sections", "split_part"]
 
@@ -58,7 +58,7 @@ class Sections:
     """Whether its state may end the call with an answer (`guard.lua`)."""
 
 
-def split_part(part: Part) -> Sections:
+def split_part(part: ScriptPart) -> Sections:
     """Split a part. Raises ValueError for a statement of no known kind."""
     statements = _read_statements(part.body)
     functions = [match for each in statements if (match := _FUNCTION.match(each))]

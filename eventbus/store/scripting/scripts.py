@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from eventbus.store.bounds import write_bounds
-from eventbus.store.scripting.linker import Part, link, parse_part
+from eventbus.store.scripting.linker import ScriptPart, link, parse_part
 
 __all__ = ["Script", "list_scripts", "load_script", "pack", "read_part", "read_script"]
 
@@ -42,7 +42,7 @@ class Script:
 
 
 @cache
-def read_part(name: str) -> Part:
+def read_part(name: str) -> ScriptPart:
     """Read a shared part of scripts."""
     return parse_part(name, _read("lib", f"{name}.lua"))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from drivers.lua_scopes import read_scopes
 
-from eventbus.store.scripting.linker import Part, find_names
+from eventbus.store.scripting.linker import ScriptPart, find_names
 from eventbus.store.scripting.part_sections import NAMES, Sections, split_part
 from eventbus.store.scripting.scripts import list_scripts, read_part, read_script
 
@@ -23,7 +23,7 @@ _WORDS = frozenset(
 
 
 def _split(body: str) -> Sections:
-    return split_part(Part("x", (), None, body))
+    return split_part(ScriptPart("x", (), None, body))
 
 
 def test_a_variable_is_state_and_a_name_in_capitals_is_a_constant() -> None:
