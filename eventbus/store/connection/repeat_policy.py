@@ -30,8 +30,8 @@ __all__ = [
     "GiveUp",
     "LoadLibrary",
     "OpenShard",
+    "SendAgain",
     "SendAs",
-    "Wait",
     "decide",
     "is_transient",
     "next_form",
@@ -45,7 +45,7 @@ _BEGUN = "user_function"  # what servers say of an error inside a function names
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class SendAgain:
     """Send the same command again after a pause."""
 
     seconds: float
@@ -77,7 +77,7 @@ class GiveUp:
     """Raise the error; there is no further try."""
 
 
-Decision: TypeAlias = Wait | SendAs | LoadLibrary | OpenShard | GiveUp
+Decision: TypeAlias = SendAgain | SendAs | LoadLibrary | OpenShard | GiveUp
 
 
 def decide(
@@ -92,8 +92,8 @@ def decide(
 ) -> Decision:
     """Return the next step for a call whose last try ended with `error`.
 
-    `deadline` and `now` are monotonic seconds, `pause` the seconds that a Wait would take; `form` is how the
-    call was sent; `may_load` tells whether the library was not loaded for it since the last pause;
+    `deadline` and `now` are monotonic seconds, `pause` the seconds that a `SendAgain` would take; `form` is
+    how the call was sent; `may_load` tells whether the library was not loaded for it since the last pause;
     `is_closed` tells whether this side closed the channel.
     """
     if may_load and form is Form.FUNCTION and isinstance(error, StoreRefused) and error.code == "NOFUNCTION":
@@ -117,7 +117,7 @@ def decide(
         # The next try could not be answered in time: it would only make the outcome unknown.
         return GiveUp()
     # The connection was lost, or the server cannot serve now; both may pass.
-    return Wait(pause)
+    return SendAgain(pause)
 
 
 def is_transient(error: StoreError) -> bool:

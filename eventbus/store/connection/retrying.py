@@ -4,7 +4,7 @@ There are two ways to call. `script` and `command` are awaited. `start` writes a
 (`started_call`). From the first failed try on both ways are one, `RetryingCaller.repeat_after`:
 
     sent -- reply --> answered
-         -- error --> decide -- Wait -------> sent again after a pause
+         -- error --> decide -- SendAgain --> sent again after a pause
                              -- SendAs ----> sent again at once, in another form: by its digest or source
                              -- LoadLibrary > sent again at once, behind the library of functions
                              -- OpenShard --> sent again after a pause, behind a call that opens the shard

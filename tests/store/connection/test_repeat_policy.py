@@ -14,8 +14,8 @@ from eventbus.store.connection.repeat_policy import (
     GiveUp,
     LoadLibrary,
     OpenShard,
+    SendAgain,
     SendAs,
-    Wait,
     decide,
     is_transient,
 )
@@ -71,7 +71,7 @@ def _name(error: StoreError) -> str:
 @pytest.mark.parametrize("error", _PASSING, ids=_name)
 def test_what_may_pass_is_waited_for(error: StoreError) -> None:
     assert is_transient(error)
-    assert _decide(error) == Wait(_PAUSE)
+    assert _decide(error) == SendAgain(_PAUSE)
 
 
 @pytest.mark.parametrize("error", _ENDING, ids=_name)
@@ -82,15 +82,15 @@ def test_what_would_be_refused_again_is_given_up(error: StoreError) -> None:
 
 @pytest.mark.parametrize("error", _PASSING, ids=_name)
 def test_without_a_deadline_a_call_waits_for_ever(error: StoreError) -> None:
-    assert _decide(error, deadline=None, now=1e12, pause=1e6) == Wait(1e6)
+    assert _decide(error, deadline=None, now=1e12, pause=1e6) == SendAgain(1e6)
 
 
 @pytest.mark.parametrize(
     ("left", "decision"),
     [
-        (_PAUSE + 0.01, Wait(_PAUSE)),
-        (_PAUSE, Wait(_PAUSE / 2)),  # otherwise the try would begin at its deadline, or not at all
-        (_PAUSE / 2, Wait(_PAUSE / 4)),
+        (_PAUSE + 0.01, SendAgain(_PAUSE)),
+        (_PAUSE, SendAgain(_PAUSE / 2)),  # otherwise the try would begin at its deadline, or not at all
+        (_PAUSE / 2, SendAgain(_PAUSE / 4)),
         (TOO_LATE, GiveUp()),
         (0.0, GiveUp()),
         (-1.0, GiveUp()),
