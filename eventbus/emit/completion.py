@@ -24,7 +24,7 @@ from eventbus.emit.attendance import Attendance
 from eventbus.emit.emission import PendingEmission
 from eventbus.emit.lookup import Lookup
 from eventbus.emit.uplink import Uplink
-from eventbus.engine.drain import Wait
+from eventbus.engine.drain import HandlerWait
 from eventbus.errors import ProviderStopped, UnknownJob
 from eventbus.model import chance, clock
 from eventbus.model.durations import Duration
@@ -146,9 +146,9 @@ class CompletionTracker:
             raise UnknownJob(job_id)
         return word != "over"
 
-    def find_waits(self) -> list[Wait]:
+    def find_waits(self) -> list[HandlerWait]:
         """Return which running jobs wait for which jobs: their handlers await their own emissions."""
-        return [Wait(*wait) for emission in self._own() if (wait := emission.find_wait()) is not None]
+        return [HandlerWait(*wait) for emission in self._own() if (wait := emission.find_wait()) is not None]
 
     def dismiss(self, error: Exception) -> None:
         """Fail the emissions whose jobs are in the server. The senders end the others."""

@@ -25,7 +25,7 @@ from eventbus.emit.route import Route
 from eventbus.emit.send_buffer import SendBuffer
 from eventbus.emit.tree_sender import TreeSender
 from eventbus.emit.uplink import Uplink
-from eventbus.engine.drain import Wait
+from eventbus.engine.drain import HandlerWait
 from eventbus.errors import PayloadError, ProviderStopped, StoreError, StoreUnavailable
 from eventbus.model import clock
 from eventbus.model.codec import Codec
@@ -307,7 +307,7 @@ class Emitter:
         """Cancel any job; see `EventProvider.cancel`."""
         return await self._tracker.cancel(job_id, reason, queue=queue, call_timeout=call_timeout)
 
-    def find_waits(self) -> list[Wait]:
+    def find_waits(self) -> list[HandlerWait]:
         """Return which running jobs await which jobs, for the emissions of this emitter."""
         return self._tracker.find_waits()
 

@@ -36,7 +36,7 @@ from eventbus.model import clock
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Drain", "Wait"]
+__all__ = ["Drain", "HandlerWait"]
 
 _log = get_logger("eventbus.worker")
 
@@ -51,7 +51,7 @@ _NAMED = 10
 _IDLE = frozenset({"waiting", "delayed", "parked", "waiting-children"})
 
 
-class Wait(NamedTuple):
+class HandlerWait(NamedTuple):
     """The handler of the job `waiter` awaits the outcome of `job`, which belongs to `queue`."""
 
     waiter: str
@@ -63,7 +63,12 @@ class Drain:
     """Waits for the handlers of one stopping worker. An object is used once."""
 
     def __init__(
-        self, store: Store, executor: Executor, *, worker: str, find_waits: Callable[[], Iterable[Wait]]
+        self,
+        store: Store,
+        executor: Executor,
+        *,
+        worker: str,
+        find_waits: Callable[[], Iterable[HandlerWait]],
     ) -> None:
         """`find_waits` returns the waits that this process knows of: which handler awaits which job."""
         self._store = store
@@ -113,7 +118,7 @@ class Drain:
             self._told.add(run.job.id)
             self._executor.strike(run, "shutdown")
 
-    async def _find_stuck(self, deadline: float) -> list[Wait]:
+    async def _find_stuck(self, deadline: float) -> list[HandlerWait]:
         """Return the waits that cannot end while this worker stops. Raises StoreError."""
         waits = self._look()
         queues = sorted({wait.queue for wait in waits})
@@ -125,7 +130,7 @@ class Drain:
         # Read the waits again: some may have ended during the two calls.
         return _stuck([wait for wait in self._look() if wait.queue in unserved], idle)
 
-    def _look(self) -> list[Wait]:
+    def _look(self) -> list[HandlerWait]:
         """Return the waits of handlers that run here and were not cancelled."""
         return [
             wait._replace(waiter=run.job.id)
@@ -134,9 +139,9 @@ class Drain:
         ]
 
 
-def _stuck(waits: Sequence[Wait], idle: Collection[str]) -> list[Wait]:
+def _stuck(waits: Sequence[HandlerWait], idle: Collection[str]) -> list[HandlerWait]:
     """Return the waits for jobs that are idle, and the waits for jobs whose own handlers are stuck."""
-    found: list[Wait] = []
+    found: list[HandlerWait] = []
     hopeless = set(idle)
     while more := [wait for wait in waits if wait.job in hopeless and wait not in found]:
         found += more

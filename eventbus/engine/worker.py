@@ -24,7 +24,7 @@ import msgspec
 
 from eventbus.engine.claiming.claimer import Claimer
 from eventbus.engine.consumer import Consumer
-from eventbus.engine.drain import Drain, Wait
+from eventbus.engine.drain import Drain, HandlerWait
 from eventbus.engine.executor import MAX_ABANDONED
 from eventbus.engine.lease_keeper import LeaseKeeper
 from eventbus.engine.operation_runner import OperationRunner
@@ -103,7 +103,7 @@ class Worker:
         consumers: Mapping[str, Consumer],
         options: WorkerOptions,
         *,
-        find_waits: Callable[[], Iterable[Wait]] = tuple,
+        find_waits: Callable[[], Iterable[HandlerWait]] = tuple,
         duty: Duty | None = None,
         teller: Teller | None = None,
         declare: Callable[[], Awaitable[None]] | None = None,

@@ -24,7 +24,7 @@ from types import MappingProxyType
 import anyio
 
 from eventbus.engine.consumer import Consumer
-from eventbus.engine.drain import Wait
+from eventbus.engine.drain import HandlerWait
 from eventbus.engine.executor import Running
 from eventbus.engine.job import Job
 from eventbus.engine.reporting.health import Health
@@ -82,7 +82,7 @@ class EventWorker:
         pools: Mapping[str, PoolSpec] = MappingProxyType({}),
         make_processes: Callable[[], ProcessPool] = _make_processes,
         failure_hooks: Sequence[FailureHook] = (),
-        find_waits: Callable[[], Iterable[Wait]] = tuple,
+        find_waits: Callable[[], Iterable[HandlerWait]] = tuple,
         listeners: Listeners | None = None,
         declare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
