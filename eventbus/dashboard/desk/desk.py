@@ -19,9 +19,9 @@ from eventbus.admin.inspector import Inspector
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.admin.server import ServerReport
 from eventbus.dashboard import timeouts
+from eventbus.dashboard.desk.cached_read import CachedRead
 from eventbus.dashboard.desk.queue_views import QueueList, share_queues
 from eventbus.dashboard.desk.repeats import Ordered, Repeats
-from eventbus.dashboard.desk.snapshot import Snapshot
 from eventbus.dashboard.entry.audit import AuditTrail
 from eventbus.dashboard.entry.gate import Asked, Caller
 from eventbus.dashboard.entry.hooks import Hooks
@@ -78,16 +78,18 @@ class Desk:
         self.redact: Redact = redact
         self.repeats: Repeats = Repeats()
         self.places: Places = Places()
-        self.queues: Snapshot[QueueList] = share_queues(provider)
+        self.queues: CachedRead[QueueList] = share_queues(provider)
         """The list of queues, which all viewers share."""
-        self.failures: Snapshot[list[FailureGroup]] = Snapshot(
+        self.failures: CachedRead[list[FailureGroup]] = CachedRead(
             provider.inspector.within(timeouts.SHARED_READ).queues.failures, _KEPT_SECONDS
         )
         """The failed jobs by their error, which all viewers share: to read them is work for the server."""
-        self.versions: Snapshot[Sequence[Any]] = Snapshot(self._read_versions, _KEPT_SECONDS)
+        self.versions: CachedRead[Sequence[Any]] = CachedRead(self._read_versions, _KEPT_SECONDS)
         """The versions of workflows, which all viewers share: to count open flows is work for the server."""
-        self.server: Snapshot[ServerReport] = Snapshot(provider.inspector.within(timeouts.READ).server.report)
-        self.checks: Snapshot[list[Finding]] = Snapshot(provider.inspector.server.check, _CHECKED_SECONDS)
+        self.server: CachedRead[ServerReport] = CachedRead(
+            provider.inspector.within(timeouts.READ).server.report
+        )
+        self.checks: CachedRead[list[Finding]] = CachedRead(provider.inspector.server.check, _CHECKED_SECONDS)
         """The server itself, and what its checks find, which all viewers share."""
         self._hooks = hooks
         self._working: asyncio.Task[None] | None = None

@@ -12,7 +12,7 @@ import msgspec
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.queues import QueueReport
 from eventbus.dashboard import timeouts
-from eventbus.dashboard.desk.snapshot import Snapshot
+from eventbus.dashboard.desk.cached_read import CachedRead
 from eventbus.model import clock
 from eventbus.model.limit import Limit
 from eventbus.model.names import EVENT_QUEUES
@@ -78,14 +78,14 @@ class QueueList(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
 
 
-def share_queues(provider: EventProvider) -> Snapshot[QueueList]:
+def share_queues(provider: EventProvider) -> CachedRead[QueueList]:
     """Return what all viewers share."""
 
     async def read() -> QueueList:
         reports = await provider.inspector.within(timeouts.MANY).queues.list()
         return QueueList(queues=[_view(report) for report in reports], at_ms=round(clock.now() * 1000))
 
-    return Snapshot(read)
+    return CachedRead(read)
 
 
 def event_of_queue(queue: str) -> str:

@@ -1,4 +1,4 @@
-"""A snapshot: a read that many viewers share, so that one more of them costs the server nothing."""
+"""A cached read: one that many viewers share, so that one more of them costs the server nothing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar
 
 from eventbus.model import clock
 
-__all__ = ["Snapshot"]
+__all__ = ["CachedRead"]
 
 T = TypeVar("T")
 
 
-class Snapshot(Generic[T]):
+class CachedRead(Generic[T]):
     """Keeps what `read` returned for so many `seconds`. Of callers that come meanwhile none begins a second
     read.
     """
