@@ -25,8 +25,8 @@ from eventbus.dashboard.desk.repeats import Ordered, Repeats
 from eventbus.dashboard.entry.audit import AuditTrail
 from eventbus.dashboard.entry.gate import Asked, Caller
 from eventbus.dashboard.entry.hooks import Hooks
-from eventbus.dashboard.entry.places import Places
 from eventbus.dashboard.entry.rights import READS, Action, Rights, Target, reads_of
+from eventbus.dashboard.entry.tail_limit import TailLimit
 from eventbus.dashboard.flow_source import FlowSource
 from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.redaction import Redact, Redaction
@@ -77,7 +77,7 @@ class Desk:
         self.rights = rights
         self.redact: Redact = redact
         self.repeats: Repeats = Repeats()
-        self.places: Places = Places()
+        self.tails: TailLimit = TailLimit()
         self.queues: CachedRead[QueueList] = share_queues(provider)
         """The list of queues, which all viewers share."""
         self.failures: CachedRead[list[FailureGroup]] = CachedRead(

@@ -92,7 +92,7 @@ class Slice:
     def __init__(self, desk: Desk, caller: Caller, watch: Watch) -> None:
         self._watch = watch
         self._sight = _Sight(desk, caller)
-        self._leave = desk.places.enter()
+        self._leave = desk.tails.enter()
 
     async def open(self) -> None:
         """Begin the watch. Raises what a watch raises, and TimeoutError; then the slice is closed."""

@@ -209,7 +209,7 @@ async def test_a_stream_of_the_dashboard_closes_its_watch(
             await cut_off(use, kind)
         await until(lambda: "-changes " not in admin("CLIENT", "LIST"), "each connection is closed")
         await until(lambda: not named("watch"), "each task has ended")
-        assert not dashboard._desk.places._taken  # pyright: ignore[reportPrivateUsage]
+        assert not dashboard._desk.tails._taken  # pyright: ignore[reportPrivateUsage]
 
 
 @every_kind

@@ -15,7 +15,7 @@ from eventbus import EventProvider, Retry
 from eventbus.dashboard import Actor
 from eventbus.dashboard.api import stream
 from eventbus.dashboard.desk import tail
-from eventbus.dashboard.entry.places import MOST_TAILS
+from eventbus.dashboard.entry.tail_limit import MOST_TAILS
 
 Open = Callable[..., Any]
 
@@ -146,13 +146,13 @@ async def test_too_many_streams_are_refused_and_one_that_ends_frees_its_place(
 
 async def test_who_leaves_frees_the_place_at_once(provider: EventProvider, open_dashboard: Open) -> None:
     client = open_dashboard(provider)
-    places = client._transport.app._desk.places
+    tails = client._transport.app._desk.tails
     looking = asyncio.create_task(client.get("/api/v1/stream"))
-    while not places._taken:  # noqa: ASYNC110  (nobody tells)
+    while not tails._taken:  # noqa: ASYNC110  (nobody tells)
         await asyncio.sleep(0)
     looking.cancel()
     await asyncio.wait([looking])
-    assert not places._taken
+    assert not tails._taken
 
 
 async def test_who_takes_nothing_is_cut_off_and_frees_the_place(
@@ -179,7 +179,7 @@ async def test_who_takes_nothing_is_cut_off_and_frees_the_place(
     async with asyncio.timeout(240):
         await app(scope, receive, send)
     assert sent == ["http.response.start", "http.response.body"]
-    assert not app._desk.places._taken
+    assert not app._desk.tails._taken
 
 
 async def test_nothing_is_told_while_nobody_looks_and_a_provider_that_is_not_started_says_so(

@@ -1,5 +1,5 @@
-"""Places: how many tails one dashboard tells at once. Each holds a connection of a browser, and one to the
-server.
+"""The limit of tails: how many one dashboard tells at once. Each holds a connection of a browser, and one to
+the server.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from eventbus.dashboard.problem import Problem
 
-__all__ = ["MOST_TAILS", "Places"]
+__all__ = ["MOST_TAILS", "TailLimit"]
 
 MOST_TAILS = 20
 
 
-class Places:
-    """Counts who is in."""
+class TailLimit:
+    """Counts the tails that are open."""
 
     def __init__(self) -> None:
         self._taken: set[object] = set()
