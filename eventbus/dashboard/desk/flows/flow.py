@@ -22,7 +22,7 @@ from eventbus.model.states import FINAL_STATES
 
 __all__ = [
     "FlowView",
-    "Found",
+    "FoundFlow",
     "WaitLine",
     "find_flow",
     "flow_target",
@@ -37,7 +37,7 @@ _VALUES = ("input", "output", "own_state")
 _ACTIONS: tuple[Action, ...] = ("flow.cancel", "flow.retry", "flow.signal")
 
 
-class Found(NamedTuple):
+class FoundFlow(NamedTuple):
     """A flow as it was read, the same as dicts, and the target of actions on it. Nothing is redacted."""
 
     read: Any
@@ -80,7 +80,7 @@ async def read_flow(desk: Desk, caller: Caller, path: dict[str, str], _query: An
     return await view_flow(desk, caller, await find_flow(desk, caller, path["flow"]))
 
 
-async def view_flow(desk: Desk, caller: Caller, found: Found) -> FlowView:
+async def view_flow(desk: Desk, caller: Caller, found: FoundFlow) -> FlowView:
     """Return a flow that was read, as the caller may see it."""
     _, tree, target = found
     report = tree["report"]
@@ -105,14 +105,14 @@ async def view_flow(desk: Desk, caller: Caller, found: Found) -> FlowView:
     )
 
 
-async def find_flow(desk: Desk, caller: Caller, flow_id: str) -> Found:
+async def find_flow(desk: Desk, caller: Caller, flow_id: str) -> FoundFlow:
     """Read a flow. Raises Problem, 404, for one that is not to be seen."""
     read = await flows_of(desk).tree(flow_id, call_timeout=timeouts.READ)
     tree: dict[str, Any] = json_values(read)
     target = flow_target(flow_id, tree["report"]["workflow"])
     if not desk.may(caller, "flow.read", target):
         raise Problem(404, str(UnknownJob(flow_id)))  # in the words for a flow that does not exist
-    return Found(read, tree, target)
+    return FoundFlow(read, tree, target)
 
 
 def may_see(desk: Desk, caller: Caller, flow_id: str, workflow: str) -> bool:

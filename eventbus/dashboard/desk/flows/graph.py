@@ -6,7 +6,7 @@ import msgspec
 
 from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.flows.flow import Found, find_flow, flows_of, may_see
+from eventbus.dashboard.desk.flows.flow import FoundFlow, find_flow, flows_of, may_see
 from eventbus.dashboard.entry.gate import Caller
 
 __all__ = ["EdgeLine", "GraphQuery", "GraphView", "NodeLine", "read_graph", "view_graph"]
@@ -75,7 +75,7 @@ async def read_graph(desk: Desk, caller: Caller, path: dict[str, str], query: Gr
     return await view_graph(desk, caller, await find_flow(desk, caller, path["flow"]), query)
 
 
-async def view_graph(desk: Desk, caller: Caller, found: Found, query: GraphQuery) -> GraphView:
+async def view_graph(desk: Desk, caller: Caller, found: FoundFlow, query: GraphQuery) -> GraphView:
     """Return the graph of a flow that was read, as the caller may see it."""
     flow_id = found.target.id
     graph = await flows_of(desk).graph(
