@@ -11,7 +11,7 @@ import msgspec
 from eventbus._version import __version__
 from eventbus.dashboard.api.stream import MEDIA_TYPE as STREAM_TYPE
 from eventbus.dashboard.api.table import ACTS, READS, Act
-from eventbus.dashboard.desk.desk import Change
+from eventbus.dashboard.desk.desk import ActionResult
 from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.events.emissions import EmitOrder
 from eventbus.dashboard.desk.repeats import LONGEST_KEY
@@ -38,7 +38,7 @@ _PROBLEM: dict[str, Any] = {
 
 def describe() -> dict[str, Any]:
     """Return the document. Paths are below `<base>/api/v1`."""
-    kinds = {each.answer for each in READS} | {each.order for each in ACTS} | {Change}
+    kinds = {each.answer for each in READS} | {each.order for each in ACTS} | {ActionResult}
     kinds |= {ChangeView}
     queries = {TailQuery, *(each.query for each in READS)}
     found = sorted(kinds | queries, key=lambda kind: kind.__name__)
@@ -72,7 +72,7 @@ def describe() -> dict[str, Any]:
 
 def _describe_act(act: Act, ref_of: Mapping[type, Any]) -> dict[str, Any]:
     parameters = [*_in_path(act.path), *_beside_body(act)]
-    described = _operation(act.summary, parameters, ref_of[Change], STATUSES)
+    described = _operation(act.summary, parameters, ref_of[ActionResult], STATUSES)
     described["requestBody"] = {
         "required": act.method != "DELETE",
         "content": {"application/json": {"schema": ref_of[act.order]}},

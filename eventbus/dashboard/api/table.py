@@ -19,7 +19,7 @@ from eventbus.dashboard.desk import (
     server,
     workers,
 )
-from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.desk import ActionResult, Desk
 from eventbus.dashboard.desk.events import catalog, emissions
 from eventbus.dashboard.desk.flows import flow, graph, listing, orders
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
@@ -52,7 +52,7 @@ class Act(NamedTuple):
     form: str
     summary: str
     order: type[Any]
-    act: Callable[[Desk, Caller, dict[str, str], Any], Awaitable[Change]]
+    act: Callable[[Desk, Caller, dict[str, str], Any], Awaitable[ActionResult]]
     is_final: bool = False
     is_kept: bool = True
 

@@ -37,7 +37,7 @@ from eventbus.store.bounds import REASON_CHARACTERS
 from eventbus.store.diagnostics import Finding
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Change", "Desk", "Reason"]
+__all__ = ["ActionResult", "Desk", "Reason"]
 
 _log = get_logger("eventbus.dashboard")
 
@@ -49,7 +49,7 @@ Reason: TypeAlias = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS)]
 """Why somebody does something. It stands in the audit."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ActionResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an action did. `changed` is False if the target was already so, or cannot be changed any more."""
 
     changed: bool
@@ -139,10 +139,10 @@ class Desk:
         caller: Caller,
         action: Action,
         target: Target,
-        change: Callable[[], Awaitable[Change]],
+        change: Callable[[], Awaitable[ActionResult]],
         *,
         reason: str = "",
-    ) -> Change:
+    ) -> ActionResult:
         """Do what a caller asks for, if it may. Raises Problem, 403, and what `change` raises."""
         caller.asked.append((action, target, reason))
         trail, done = AuditTrail(self.provider, caller, action, target, reason=reason), None
@@ -166,7 +166,9 @@ class Desk:
         await self._hooks.tell(caller.actor, action, target, outcome)
         return done
 
-    async def once(self, caller: Caller, ordered: Ordered, do: Callable[[], Awaitable[Change]]) -> Change:
+    async def once(
+        self, caller: Caller, ordered: Ordered, do: Callable[[], Awaitable[ActionResult]]
+    ) -> ActionResult:
         """Do what an order asks for, or answer as before if it came with this key before; then the rights
         are asked anew.
 
@@ -218,12 +220,14 @@ class Desk:
             _log.warning("dashboard stopped working at operations, workers go on", error=str(error))
 
 
-async def _with_asked(caller: Caller, do: Callable[[], Awaitable[Change]]) -> tuple[Change, Sequence[Asked]]:
+async def _with_asked(
+    caller: Caller, do: Callable[[], Awaitable[ActionResult]]
+) -> tuple[ActionResult, Sequence[Asked]]:
     """Return what was done, and which actions were asked for, so that a repeat can ask for the same."""
     return await do(), caller.asked
 
 
-def _said(done: Change) -> str:
+def _said(done: ActionResult) -> str:
     """Return what was done, in one line; an action such as `queue.pause` is also that of a resume."""
     if done.operation:
         return f"operation {done.operation}, {done.note}"

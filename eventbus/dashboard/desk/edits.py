@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from eventbus.dashboard.desk.desk import Change, Desk, Reason
+from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
 from eventbus.dashboard.desk.jobs import find_job
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
@@ -36,14 +36,14 @@ class EditOrder(msgspec.Struct, frozen=True):
     reason: Reason = ""
 
 
-async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: EditOrder) -> Change:
+async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: EditOrder) -> ActionResult:
     """Replace the payload of a job. Raises Problem: 412 if the job was changed since it was seen, 409 if it
     runs or has ended.
     """
     report, target = await find_job(desk, caller, path["job"])
     inspector = desk.inspector
 
-    async def edit() -> Change:
+    async def edit() -> ActionResult:
         if not desk.may(caller, "payload.read", target):
             raise Problem(403, "job.edit of a payload needs payload.read, too")
         revision = order.revision.strip().removeprefix("W/").strip('"')
@@ -77,7 +77,7 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
         if not done.changed:
             detail = f"the job is {done.state}; only one that waits, is delayed or parked can be edited"
             raise Problem(409, detail, state=done.state)
-        return Change(changed=True, note="its payload is replaced", value=None)
+        return ActionResult(changed=True, note="its payload is replaced", value=None)
 
     return await desk.act(caller, "job.edit", target, edit, reason=order.reason)
 

@@ -16,7 +16,7 @@ import msgspec
 from eventbus.admin.jobs.job_report import JobReport
 from eventbus.admin.jobs.jobs import JobSummary
 from eventbus.admin.jobs.reasons import StateReason
-from eventbus.dashboard.desk.desk import Change, Desk, Reason
+from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
 from eventbus.dashboard.desk.queue_views import event_of_queue
 from eventbus.dashboard.desk.queues import find_queue, queue_target
 from eventbus.dashboard.entry.gate import Caller
@@ -170,27 +170,27 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
     )
 
 
-async def cancel_job(desk: Desk, caller: Caller, path: dict[str, str], order: CancelOrder) -> Change:
+async def cancel_job(desk: Desk, caller: Caller, path: dict[str, str], order: CancelOrder) -> ActionResult:
     """Cancel a job with those of its groups, or a root with its tree."""
     report, target = await find_job(desk, caller, path["job"])
 
-    async def cancel() -> Change:
+    async def cancel() -> ActionResult:
         reason = order.reason or f"cancelled by {caller.actor.name}"
         done = await desk.inspector.jobs.cancel(report.id, reason)
-        return Change(changed=done, note="it is cancelled" if done else "it had ended before")
+        return ActionResult(changed=done, note="it is cancelled" if done else "it had ended before")
 
     # Who may not cancel a flow must not do so by its job.
     action = "flow.cancel" if target.event.startswith(_FLOWS) else "job.cancel"
     return await desk.act(caller, action, target, cancel, reason=order.reason)
 
 
-async def promote_job(desk: Desk, caller: Caller, path: dict[str, str], order: PromoteOrder) -> Change:
+async def promote_job(desk: Desk, caller: Caller, path: dict[str, str], order: PromoteOrder) -> ActionResult:
     """Make a delayed job due now."""
     ask = desk.inspector.jobs.promote
     return await _edit(desk, caller, path["job"], "job.promote", ask, order.reason, "it is due now")
 
 
-async def delay_job(desk: Desk, caller: Caller, path: dict[str, str], order: DelayOrder) -> Change:
+async def delay_job(desk: Desk, caller: Caller, path: dict[str, str], order: DelayOrder) -> ActionResult:
     """Make a job that waits due later."""
     ask = partial(desk.inspector.jobs.delay, delay=order.delay)
     return await _edit(
@@ -198,7 +198,9 @@ async def delay_job(desk: Desk, caller: Caller, path: dict[str, str], order: Del
     )
 
 
-async def prioritize_job(desk: Desk, caller: Caller, path: dict[str, str], order: PriorityOrder) -> Change:
+async def prioritize_job(
+    desk: Desk, caller: Caller, path: dict[str, str], order: PriorityOrder
+) -> ActionResult:
     """Give a job that waits another priority."""
     ask = partial(desk.inspector.jobs.prioritize, priority=order.priority)
     return await _edit(
@@ -206,23 +208,23 @@ async def prioritize_job(desk: Desk, caller: Caller, path: dict[str, str], order
     )
 
 
-async def retry_job(desk: Desk, caller: Caller, path: dict[str, str], order: RetryJobOrder) -> Change:
+async def retry_job(desk: Desk, caller: Caller, path: dict[str, str], order: RetryJobOrder) -> ActionResult:
     """Let a job run again that failed, expired or was cancelled, or with `rerun` completed."""
     ask = partial(desk.inspector.jobs.retry, rerun=order.rerun)
     return await _edit(desk, caller, path["job"], "job.retry", ask, order.reason, "it waits again")
 
 
-async def remove_job(desk: Desk, caller: Caller, path: dict[str, str], order: RemoveJobOrder) -> Change:
+async def remove_job(desk: Desk, caller: Caller, path: dict[str, str], order: RemoveJobOrder) -> ActionResult:
     """Remove a job that nobody runs."""
     ask = desk.inspector.jobs.remove
     return await _edit(desk, caller, path["job"], "job.remove", ask, order.reason, "it is removed")
 
 
-async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: RevealOrder) -> Change:
+async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: RevealOrder) -> ActionResult:
     """Return what the redaction hides of a job. It needs a reason, which stands in the audit."""
     report, target = await find_job(desk, caller, path["job"])
 
-    async def reveal() -> Change:
+    async def reveal() -> ActionResult:
         whole = await desk.inspector.jobs.get(report.id, reveal=True)
         value = {
             "payload": whole.payload,
@@ -230,7 +232,7 @@ async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: Re
             "progress": whole.progress,
             "errors": whole.errors,
         }
-        return Change(changed=False, note="revealed", value=value)
+        return ActionResult(changed=False, note="revealed", value=value)
 
     return await desk.act(caller, "payload.reveal", target, reveal, reason=order.reason)
 
@@ -254,12 +256,14 @@ async def _edit(
     ask: Callable[[str], Awaitable[bool]],
     reason: str,
     note: str,
-) -> Change:
+) -> ActionResult:
     """Ask for the change of a job; `note` says what it is then."""
     report, target = await find_job(desk, caller, job_id)
 
-    async def edit() -> Change:
+    async def edit() -> ActionResult:
         done = await ask(report.id)
-        return Change(changed=done, note=note if done else f"it is {report.state}, and was left as it is")
+        return ActionResult(
+            changed=done, note=note if done else f"it is {report.state}, and was left as it is"
+        )
 
     return await desk.act(caller, action, target, edit, reason=reason)

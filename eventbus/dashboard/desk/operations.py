@@ -14,7 +14,7 @@ import msgspec
 
 from eventbus.admin.operations import OperationAction, OperationPreview, OperationReport
 from eventbus.dashboard import timeouts
-from eventbus.dashboard.desk.desk import Change, Desk, Reason
+from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
 from eventbus.dashboard.desk.failures import find_group
 from eventbus.dashboard.desk.queues import NoQuery, find_queue, queue_target
 from eventbus.dashboard.entry.gate import Caller
@@ -141,21 +141,23 @@ async def preview_operation(
     )
 
 
-async def begin_operation(desk: Desk, caller: Caller, path: dict[str, str], order: OperationOrder) -> Change:
+async def begin_operation(
+    desk: Desk, caller: Caller, path: dict[str, str], order: OperationOrder
+) -> ActionResult:
     """Begin a bulk operation, if as many jobs are meant as whoever asks was shown."""
     queue = _find_queue(desk, caller, path)
     if order.dry_run:
         found = await preview_operation(desk, caller, path, order)
-        return Change(changed=False, note=_jobs(found.count), value=msgspec.to_builtins(found))
+        return ActionResult(changed=False, note=_jobs(found.count), value=msgspec.to_builtins(found))
     if not desk.may(caller, "operation.start", queue_target(queue)):
         return await desk.act(caller, "operation.start", queue_target(queue), _nothing, reason=order.reason)
 
-    async def begin() -> Change:
+    async def begin() -> ActionResult:
         known = await _find_known(desk, caller, order.id)
         if known is not None and _is_of_group(
             known, order, queue
         ):  # which may be gone, so it is not looked for
-            return Change(changed=False, note="it was begun before", operation=known.id)
+            return ActionResult(changed=False, note="it was begun before", operation=known.id)
         meant = await _filter_of(desk, caller, queue, order)
         asked = desk.provider.inspector
         begun = await asked.within(timeouts.MANY).operations.begin(
@@ -169,20 +171,22 @@ async def begin_operation(desk: Desk, caller: Caller, path: dict[str, str], orde
         )
         desk.work(asked.operations.run)
         if known is not None:
-            return Change(changed=False, note="it was begun before", operation=begun.id)
+            return ActionResult(changed=False, note="it was begun before", operation=begun.id)
         count = "more jobs than are counted" if begun.total is None else _jobs(begun.total)
-        return Change(changed=True, note=count, operation=begun.id)
+        return ActionResult(changed=True, note=count, operation=begun.id)
 
     return await _act(desk, caller, _RIGHTS[order.action], queue, begin, order.reason)
 
 
-async def clean_queue(desk: Desk, caller: Caller, path: dict[str, str], order: CleanOrder) -> Change:
+async def clean_queue(desk: Desk, caller: Caller, path: dict[str, str], order: CleanOrder) -> ActionResult:
     """Begin to remove jobs of the queue."""
     fields = msgspec.structs.asdict(order)
     return await begin_operation(desk, caller, path, OperationOrder(action="remove", **fields))
 
 
-async def retry_group(desk: Desk, caller: Caller, path: dict[str, str], order: RetryGroupOrder) -> Change:
+async def retry_group(
+    desk: Desk, caller: Caller, path: dict[str, str], order: RetryGroupOrder
+) -> ActionResult:
     """Begin to let all jobs of a group of failures run again."""
     known = await _find_known(desk, caller, order.id)  # its jobs may have left the group
     queue = known.queue if known is not None else (await find_group(desk, caller, path["failure"])).queue
@@ -208,14 +212,14 @@ async def read_operation(desk: Desk, caller: Caller, path: dict[str, str], _quer
     return OperationView(operation=_shown(found), may=may)
 
 
-async def stop_operation(desk: Desk, caller: Caller, path: dict[str, str], order: StopOrder) -> Change:
+async def stop_operation(desk: Desk, caller: Caller, path: dict[str, str], order: StopOrder) -> ActionResult:
     """Let an operation do no more."""
     found = await _find(desk, caller, path["operation"])
 
-    async def stop() -> Change:
+    async def stop() -> ActionResult:
         done = await desk.inspector.operations.stop(found.id, caller.actor.name)
         note = f"operation {found.id} {'does no more' if done else 'had ended before'}"
-        return Change(changed=done and found.state == "running", note=note)
+        return ActionResult(changed=done and found.state == "running", note=note)
 
     return await _act(desk, caller, "operation.stop", found.queue, stop, order.reason)
 
@@ -276,9 +280,9 @@ async def _act(
     caller: Caller,
     action: Action,
     queue: str,
-    change: Callable[[], Awaitable[Change]],
+    change: Callable[[], Awaitable[ActionResult]],
     reason: str,
-) -> Change:
+) -> ActionResult:
     done = await desk.act(caller, action, queue_target(queue), change, reason=reason)
     desk.queues.forget()
     desk.failures.forget()
@@ -294,6 +298,6 @@ def _jobs(count: int) -> str:
     return "1 job" if count == 1 else f"{count} jobs"
 
 
-async def _nothing() -> Change:
+async def _nothing() -> ActionResult:
     """Stand for a change that is refused before it begins."""
-    return Change(changed=False)
+    return ActionResult(changed=False)

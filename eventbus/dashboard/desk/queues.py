@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from eventbus.admin.queue_name import queue_of
-from eventbus.dashboard.desk.desk import Change, Desk, Reason
+from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
 from eventbus.dashboard.desk.queue_views import (
     QueueList,
     QueueView,
@@ -101,31 +101,31 @@ def find_queue(desk: Desk, caller: Caller, name: str) -> str:
     return queue
 
 
-async def pause_queue(desk: Desk, caller: Caller, path: dict[str, str], order: PauseOrder) -> Change:
+async def pause_queue(desk: Desk, caller: Caller, path: dict[str, str], order: PauseOrder) -> ActionResult:
     """Let no worker claim jobs of the queue."""
     queue = find_queue(desk, caller, path["queue"])
 
-    async def pause() -> Change:
+    async def pause() -> ActionResult:
         was_paused = (await controls_of(desk.provider, queue)).is_paused
         await desk.provider.pause(queue, reason=order.reason, by=caller.actor.name)
-        return Change(changed=not was_paused, note=f"{queue} is paused")
+        return ActionResult(changed=not was_paused, note=f"{queue} is paused")
 
     return await _act(desk, caller, "queue.pause", queue, pause, order.reason)
 
 
-async def resume_queue(desk: Desk, caller: Caller, path: dict[str, str], order: ResumeOrder) -> Change:
+async def resume_queue(desk: Desk, caller: Caller, path: dict[str, str], order: ResumeOrder) -> ActionResult:
     """Let workers claim jobs of the queue again."""
     queue = find_queue(desk, caller, path["queue"])
 
-    async def resume() -> Change:
+    async def resume() -> ActionResult:
         was_paused = (await controls_of(desk.provider, queue)).is_paused
         await desk.provider.resume(queue)
-        return Change(changed=was_paused, note=f"{queue} is not paused")
+        return ActionResult(changed=was_paused, note=f"{queue} is not paused")
 
     return await _act(desk, caller, "queue.pause", queue, resume, order.reason)
 
 
-async def limit_queue(desk: Desk, caller: Caller, path: dict[str, str], order: LimitOrder) -> Change:
+async def limit_queue(desk: Desk, caller: Caller, path: dict[str, str], order: LimitOrder) -> ActionResult:
     """Set the limit of the queue, or take it back."""
     queue = find_queue(desk, caller, path["queue"])
     bounds = (order.at_once, order.rate, order.each, order.each_rate)
@@ -134,7 +134,7 @@ async def limit_queue(desk: Desk, caller: Caller, path: dict[str, str], order: L
             422, "expected at_once, rate, each or each_rate; or clear alone, to take back what was set"
         )
 
-    async def limit() -> Change:
+    async def limit() -> ActionResult:
         given = None
         if not order.clear:
             given = Limit(
@@ -146,7 +146,7 @@ async def limit_queue(desk: Desk, caller: Caller, path: dict[str, str], order: L
         before = (await controls_of(desk.provider, queue)).limit
         await desk.provider.set_limit(queue, given)
         after = (await controls_of(desk.provider, queue)).limit
-        return Change(changed=before != after, note=f"the limit of {queue} is {_shown(after)}")
+        return ActionResult(changed=before != after, note=f"the limit of {queue} is {_shown(after)}")
 
     return await _act(desk, caller, "queue.limit", queue, limit, order.reason)
 
@@ -156,9 +156,9 @@ async def _act(
     caller: Caller,
     action: Action,
     queue: str,
-    change: Callable[[], Awaitable[Change]],
+    change: Callable[[], Awaitable[ActionResult]],
     reason: str,
-) -> Change:
+) -> ActionResult:
     done = await desk.act(caller, action, queue_target(queue), change, reason=reason)
     desk.queues.forget()  # so that the next page shows it
     return done

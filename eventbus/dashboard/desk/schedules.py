@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from eventbus.dashboard.desk.desk import Change, Desk, Reason
+from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
 from eventbus.dashboard.desk.queue_views import event_of_queue
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
@@ -109,47 +109,53 @@ async def read_schedule(desk: Desk, caller: Caller, path: dict[str, str], _query
 
 async def pause_schedule(
     desk: Desk, caller: Caller, path: dict[str, str], order: PauseScheduleOrder
-) -> Change:
+) -> ActionResult:
     """Let a schedule fire no more until it is resumed."""
     report, target = await _find(desk, caller, path["schedule"])
 
-    async def pause() -> Change:
+    async def pause() -> ActionResult:
         reason = order.reason or f"paused by {caller.actor.name}"
         await desk.provider.schedules.get(report.id).pause(reason)
-        return Change(changed=not report.paused, note="it is paused")
+        return ActionResult(changed=not report.paused, note="it is paused")
 
     return await desk.act(caller, "schedule.edit", target, pause, reason=order.reason)
 
 
-async def resume_schedule(desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder) -> Change:
+async def resume_schedule(
+    desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder
+) -> ActionResult:
     """Let a schedule fire again."""
     report, target = await _find(desk, caller, path["schedule"])
 
-    async def resume() -> Change:
+    async def resume() -> ActionResult:
         await desk.provider.schedules.get(report.id).resume()
-        return Change(changed=bool(report.paused), note="it is not paused")
+        return ActionResult(changed=bool(report.paused), note="it is not paused")
 
     return await desk.act(caller, "schedule.edit", target, resume, reason=order.reason)
 
 
-async def run_schedule(desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder) -> Change:
+async def run_schedule(
+    desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder
+) -> ActionResult:
     """Make a job of a schedule now."""
     report, target = await _find(desk, caller, path["schedule"])
 
-    async def run() -> Change:
+    async def run() -> ActionResult:
         job_id = await desk.provider.schedules.get(report.id).trigger()
-        return Change(changed=True, note=f"job {job_id} is made", job_id=job_id)
+        return ActionResult(changed=True, note=f"job {job_id} is made", job_id=job_id)
 
     return await desk.act(caller, "schedule.run", target, run, reason=order.reason)
 
 
-async def remove_schedule(desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder) -> Change:
+async def remove_schedule(
+    desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder
+) -> ActionResult:
     """Remove a schedule. The jobs that it has made stay."""
     report, target = await _find(desk, caller, path["schedule"])
 
-    async def remove() -> Change:
+    async def remove() -> ActionResult:
         done = await desk.provider.schedules.remove(report.id)
-        return Change(changed=done, note="it is removed")
+        return ActionResult(changed=done, note="it is removed")
 
     return await desk.act(caller, "schedule.edit", target, remove, reason=order.reason)
 

@@ -21,7 +21,7 @@ from eventbus.dashboard.desk import (
     server,
     workers,
 )
-from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.desk import ActionResult, Desk
 from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.queue_views import QueueView
 from eventbus.dashboard.desk.repeats import Ordered
@@ -200,7 +200,7 @@ class Pages:
         if isinstance(order, EditOrder):
             order = msgspec.structs.replace(order, payload=read_typed(form.get("payload", "")))
 
-        async def do() -> Change:
+        async def do() -> ActionResult:
             return await act.act(self._desk, caller, names, order)
 
         place = (caller.actor.name, *sorted(caller.actor.roles), "form", act.form, *names.values())

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.dashboard.desk.desk import Change, Desk, Reason
+from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
 from eventbus.dashboard.desk.events.catalog import read_event
 from eventbus.dashboard.desk.jobs import read_job
 from eventbus.dashboard.desk.queues import NoQuery, queue_target
@@ -56,7 +56,7 @@ class WaitQuery(msgspec.Struct, frozen=True):
     wait: str = ""
 
 
-async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: EmitOrder) -> Change:
+async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: EmitOrder) -> ActionResult:
     """Emit an event. Raises Problem: 404 for one that is not there, 422 for a payload that does not fit."""
     await read_event(desk, caller, {"event": order.event}, NoQuery())
     if (place := find_hidden(order.payload)) is not None:
@@ -77,7 +77,7 @@ async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: E
     if order.idempotency_key:
         options["idempotency_key"] = order.idempotency_key
 
-    async def emit() -> Change:
+    async def emit() -> ActionResult:
         emission: Emission[Any] = desk.provider.emit(event or order.event, payload, **options)
         async with asyncio.timeout(_SENT_WITHIN):
             await emission.enqueued()
@@ -85,7 +85,7 @@ async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: E
         if emission.groups == 0:
             note = "nobody took it: the event has no default handler, and no group yet"
         value = await _outcome(desk, caller, emission, wait if is_due else 0.0) if wait else None
-        return Change(changed=not emission.joined, note=note, job_id=emission.job_id, value=value)
+        return ActionResult(changed=not emission.joined, note=note, job_id=emission.job_id, value=value)
 
     target = queue_target(queue_name(order.event))
     return await desk.act(caller, "event.emit", target, emit, reason=order.reason)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from eventbus.dashboard import timeouts
-from eventbus.dashboard.desk.desk import Change, Desk, Reason
+from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
 from eventbus.dashboard.desk.flows.flow import find_flow, flows_of
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
@@ -44,29 +44,31 @@ class SignalOrder(msgspec.Struct, frozen=True):
     reason: Reason = ""
 
 
-async def cancel_flow(desk: Desk, caller: Caller, path: dict[str, str], order: CancelFlowOrder) -> Change:
+async def cancel_flow(
+    desk: Desk, caller: Caller, path: dict[str, str], order: CancelFlowOrder
+) -> ActionResult:
     """Stop a flow, and roll back its completed steps."""
     _, tree, target = await find_flow(desk, caller, path["flow"])
 
-    async def cancel() -> Change:
+    async def cancel() -> ActionResult:
         reason = order.reason or f"cancelled by {caller.actor.name}"
         flow_id = tree["report"]["flow_id"]
         done = await desk.inspector.jobs.cancel(flow_id, reason)
-        return Change(
+        return ActionResult(
             changed=done, note="it is being cancelled" if done else "it had ended or was stopping before"
         )
 
     return await desk.act(caller, "flow.cancel", target, cancel, reason=order.reason)
 
 
-async def retry_flow(desk: Desk, caller: Caller, path: dict[str, str], order: RetryOrder) -> Change:
+async def retry_flow(desk: Desk, caller: Caller, path: dict[str, str], order: RetryOrder) -> ActionResult:
     """Run a flow that has ended again, under the same id; a state machine that stands with an error runs
     again what failed.
     """
     _, tree, target = await find_flow(desk, caller, path["flow"])
     report = tree["report"]
 
-    async def retry() -> Change:
+    async def retry() -> ActionResult:
         if report["run"] != order.run:
             raise Problem(
                 412,
@@ -75,13 +77,13 @@ async def retry_flow(desk: Desk, caller: Caller, path: dict[str, str], order: Re
             )
         await flows_of(desk).retry(report["flow_id"], order.resume, run=order.run, call_timeout=timeouts.READ)
         if report["state"] not in FINAL_STATES:
-            return Change(changed=True, note="it goes on at its place", run=order.run)
-        return Change(changed=True, note=f"run {order.run + 1} has begun", run=order.run + 1)
+            return ActionResult(changed=True, note="it goes on at its place", run=order.run)
+        return ActionResult(changed=True, note=f"run {order.run + 1} has begun", run=order.run + 1)
 
     return await desk.act(caller, "flow.retry", target, retry, reason=order.reason)
 
 
-async def signal_flow(desk: Desk, caller: Caller, path: dict[str, str], order: SignalOrder) -> Change:
+async def signal_flow(desk: Desk, caller: Caller, path: dict[str, str], order: SignalOrder) -> ActionResult:
     """Send a flow the signal of the path. A payload that does not fit its type is refused where the type is
     known.
     """
@@ -90,9 +92,9 @@ async def signal_flow(desk: Desk, caller: Caller, path: dict[str, str], order: S
     if order.text:
         payload = read_json(order.text, f"the payload of signal {path['signal']!r}")
 
-    async def send() -> Change:
+    async def send() -> ActionResult:
         flow_id = tree["report"]["flow_id"]
         await flows_of(desk).signal(flow_id, path["signal"], payload, call_timeout=timeouts.READ)
-        return Change(changed=True, note=f"signal {path['signal']} is sent")
+        return ActionResult(changed=True, note=f"signal {path['signal']} is sent")
 
     return await desk.act(caller, "flow.signal", target, send, reason=order.reason)
