@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workflows.execution.surroundings import Recorder
-from workflows.machines.standing import Change, Standing
+from workflows.machines.standing import NewStanding, Standing
 from workflows.records.entries import Entry
 
 __all__ = ["Recording"]
@@ -30,23 +30,23 @@ class Recording:
 
     async def record(
         self,
-        change: Change,
+        new: NewStanding,
         *entries: Entry,
         texts: Mapping[str, str] | None = None,
         taken: Sequence[str] = (),
     ) -> None:
-        """Record a change with its entries, further live texts, and the signals that it takes. Raises what
-        `append` raises.
+        """Record a new standing with its entries, further live texts, and the signals that it takes. Raises
+        what `append` raises.
         """
         standing = self.standing
-        live = {**standing.difference(change), **(texts or {})}
+        live = {**standing.difference(new), **(texts or {})}
         if not entries and not live and not taken:
             return
         if not standing.is_recorded and not entries:
             snapshot = standing.snapshot
             entries = (Entry(kind="move", place=snapshot.place, started_ms=snapshot.entered_ms),)
         await self.recorder.append(entries, live=live, taken=taken)
-        standing.adopt(change)
+        standing.adopt(new)
 
     def entry(self, kind: str, **facts: Any) -> Entry:
         """Return an entry of this moment, about the place where the machine stands."""

@@ -27,10 +27,10 @@ from workflows.machines.snapshot import (
     write_snapshot,
 )
 
-__all__ = ["Change", "Standing"]
+__all__ = ["NewStanding", "Standing"]
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class NewStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Where a machine stands after an append. `accepts` are the names of the triggers that it takes there.
 
     `doubts` are transitions with a rollback whose body was given up on, so that nobody knows what it did.
@@ -75,9 +75,9 @@ class Standing:
         awaited: Sequence[Awaited] | None = None,
         accepts: Sequence[str] = (),
         doubts: Sequence[Obligation] | None = None,
-    ) -> Change:
-        """Return a change of what is given; nothing is accepted then unless `accepts` says so."""
-        return Change(
+    ) -> NewStanding:
+        """Return the standing with what is given; nothing is accepted then unless `accepts` says so."""
+        return NewStanding(
             snapshot=snapshot or self.snapshot,
             state=self.state if state is None else state,
             awaited=self.awaited if awaited is None else tuple(awaited),
@@ -85,15 +85,15 @@ class Standing:
             doubts=self.doubts if doubts is None else tuple(doubts),
         )
 
-    def difference(self, change: Change) -> dict[str, str]:
+    def difference(self, new: NewStanding) -> dict[str, str]:
         """Return the live texts that the server does not have."""
-        return {name: text for name, text in change.texts().items() if self._written.get(name, "") != text}
+        return {name: text for name, text in new.texts().items() if self._written.get(name, "") != text}
 
-    def adopt(self, change: Change) -> None:
-        """Stand where the change says: it is recorded."""
-        self.snapshot, self.state, self.awaited = change.snapshot, change.state, change.awaited
-        self.accepts, self.doubts = change.accepts, change.doubts
-        self._written = change.texts()
+    def adopt(self, new: NewStanding) -> None:
+        """Stand there: it is recorded."""
+        self.snapshot, self.state, self.awaited = new.snapshot, new.state, new.awaited
+        self.accepts, self.doubts = new.accepts, new.doubts
+        self._written = new.texts()
         self.is_recorded = True
 
     def note_closed(self) -> None:
