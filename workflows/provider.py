@@ -29,7 +29,7 @@ from eventbus.lowlevel import (
     shown,
 )
 from workflows.client.definitions import Definitions
-from workflows.client.flow_list import FlowList
+from workflows.client.flow_lister import FlowLister
 from workflows.client.flow_retry import retry_flow
 from workflows.client.handle import FlowHandle
 from workflows.client.inspection import FlowInspector
@@ -74,7 +74,7 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals, ManyFlows):
         self._jobs = provider.jobs
         self._registry = StepRegistry()
         self._inspection = FlowInspector(provider.jobs, provider.inspector)
-        self._lists = FlowList(provider.jobs)
+        self._lists = FlowLister(provider.jobs)
         self._graphs: dict[tuple[str, str], Graph] = {}
         self._definitions = Definitions(self._registry, provider.jobs)
         self._sender = SignalSender(provider.jobs, self._registry, self.definition)

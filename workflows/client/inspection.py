@@ -26,7 +26,7 @@ from eventbus.lowlevel import (
     TreePage,
     clock,
 )
-from workflows.client.flow_list import step_of, version_of
+from workflows.client.flow_lister import step_of, version_of
 from workflows.client.histories import read_record
 from workflows.client.open_waits import open_waits
 from workflows.client.reports.durable_report import children_of, report_durable, tree_durable

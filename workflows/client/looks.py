@@ -15,7 +15,7 @@ from typing import Any
 from eventbus import EventProvider
 from eventbus.lowlevel import Duration, JobClient, clock
 from workflows.client.definitions import Definitions
-from workflows.client.flow_list import FlowList
+from workflows.client.flow_lister import FlowLister
 from workflows.client.histories import read_record
 from workflows.client.inspection import FlowInspector
 from workflows.client.open_waits import open_waits
@@ -48,7 +48,7 @@ class FlowLooks:
     _jobs: JobClient
     _registry: StepRegistry
     _inspection: FlowInspector
-    _lists: FlowList
+    _lists: FlowLister
     _graphs: dict[tuple[str, str], Graph]
     _definitions: Definitions
     _sender: SignalSender

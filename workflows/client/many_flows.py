@@ -24,7 +24,7 @@ import msgspec
 
 from eventbus import CountChanged, DefinitionError, EventProvider, SignalRefused, UnknownJob, UsageError
 from eventbus.lowlevel import Duration, JobClient, milliseconds, shown
-from workflows.client.flow_list import FlowList
+from workflows.client.flow_lister import FlowLister
 from workflows.client.flow_retry import retry_flow
 from workflows.errors import FlowNotEnded
 from workflows.records.report import FlowState, FlowSummary
@@ -102,7 +102,7 @@ class ManyFlows:
 
     provider: EventProvider
     _jobs: JobClient
-    _lists: FlowList
+    _lists: FlowLister
 
     async def retry_all(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from eventbus import StoreCorrupt
 from eventbus.lowlevel import JobClient
-from workflows.client.flow_list import step_of
+from workflows.client.flow_lister import step_of
 from workflows.client.reports.durable_report import children_of
 from workflows.distributed.activation import read_journal
 from workflows.functions.calls.kept import kept_entries

@@ -34,7 +34,7 @@ from workflows.records.records import FlowMessage, read_message_of
 from workflows.records.report import FlowPage, FlowSummary
 from workflows.records.status import is_seen_in, number_in, status_of
 
-__all__ = ["FlowList", "step_of", "version_of"]
+__all__ = ["FlowLister", "step_of", "version_of"]
 
 _DONE = ("completed", "skipped")
 _AT_ONCE = 50  # flows that are read side by side
@@ -56,7 +56,7 @@ class _Run(NamedTuple):
     snapshot: Snapshot | None = None
 
 
-class FlowList:
+class FlowLister:
     """Lists flows. A `deadline` is a time of the monotonic clock; a call gives up then."""
 
     def __init__(self, jobs: JobClient) -> None:
