@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
+from eventbus.admin.jobs.attempts import FailureReport, RunTimes, error_line, read_failures
 from eventbus.admin.jobs.job_report import JobReport, read_job
 from eventbus.admin.jobs.retrials import remove_jobs, was_done
 from eventbus.admin.namespace import Namespace
@@ -95,7 +95,7 @@ def _member(member: TreeMember, log: list[str]) -> MemberReport:
         ended_ms=member.ended,
         error=error_line(member.text) if member.state in ("failed", "cancelled") else "",
         failures=read_failures(
-            member.state, member.text, log, Run(started_ms=member.claimed, ended_ms=member.ended)
+            member.state, member.text, log, RunTimes(started_ms=member.claimed, ended_ms=member.ended)
         ),
         needed_by=member.needs.split(),
     )

@@ -17,10 +17,10 @@ from eventbus.store.bounds import LOG_ERRORS
 from eventbus.store.calls.error_text import plain
 from eventbus.telemetry.failure import Failure
 
-__all__ = ["NO_RUN", "FailureReport", "Run", "error_line", "read_failures"]
+__all__ = ["NO_RUN", "FailureReport", "RunTimes", "error_line", "read_failures"]
 
 
-class Run(NamedTuple):
+class RunTimes(NamedTuple):
     """When a run was due, began and ended, Unix times in ms, and the id of its worker. 0 and empty: not
     recorded.
     """
@@ -31,7 +31,7 @@ class Run(NamedTuple):
     worker: str = ""
 
 
-NO_RUN = Run()
+NO_RUN = RunTimes()
 
 NO_VALUES = HiddenValues("")
 """Hides what a text itself says is hidden."""
@@ -81,7 +81,7 @@ _decode = msgspec.json.Decoder(_Record).decode
 
 
 def read_failures(
-    state: str, text: str, log: Sequence[str], last: Run = NO_RUN, hidden: HiddenValues = NO_VALUES
+    state: str, text: str, log: Sequence[str], last: RunTimes = NO_RUN, hidden: HiddenValues = NO_VALUES
 ) -> list[FailureReport]:
     """Return the newest 50 failures in the log of a job and in the `text` of its outcome, oldest first,
     without what is hidden.
@@ -119,7 +119,7 @@ def _is_expired(text: str) -> bool:
         return False
 
 
-def _read(text: str, run: Run) -> FailureReport:
+def _read(text: str, run: RunTimes) -> FailureReport:
     """Read one record; `run` has what is not recorded in it."""
     try:
         record = _decode(text)

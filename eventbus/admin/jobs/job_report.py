@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from anyio import to_thread
 
-from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
+from eventbus.admin.jobs.attempts import FailureReport, RunTimes, error_line, read_failures
 from eventbus.admin.jobs.chain import chain_of
 from eventbus.admin.jobs.revision import revision_of
 from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry, number_of, read_attempts, tell_timeline
@@ -147,7 +147,7 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
     fields = look.fields
     is_stale = "edited" in fields and hidden.may_hide
     state, queue = fields.get("state", "unknown"), fields.get("queue", "")
-    last = Run(
+    last = RunTimes(
         number_of(fields, "due"),
         number_of(fields, "claimed"),
         number_of(fields, "ended"),

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from eventbus.admin.jobs.attempts import FailureReport, Run
+from eventbus.admin.jobs.attempts import FailureReport, RunTimes
 
 __all__ = ["AttemptReport", "TimelineEntry", "number_of", "read_attempts", "tell_timeline"]
 
@@ -76,7 +76,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_attempts(
-    fields: Mapping[str, str], failures: Sequence[FailureReport], last: Run
+    fields: Mapping[str, str], failures: Sequence[FailureReport], last: RunTimes
 ) -> list[AttemptReport]:
     """Return the attempts of a job, oldest first. `failures` are those of its log and its outcome, `last` is
     its last run.
@@ -112,7 +112,7 @@ def _failed(failure: FailureReport) -> AttemptReport:
     )
 
 
-def _outcome_of(fields: Mapping[str, str], newest: AttemptReport | None, last: Run) -> Outcome | None:
+def _outcome_of(fields: Mapping[str, str], newest: AttemptReport | None, last: RunTimes) -> Outcome | None:
     """Return what the last run came to; None if it is among the failures, or if nobody ran the job."""
     state = fields.get("state", "")
     if state == "active":
