@@ -27,7 +27,7 @@ import msgspec
 
 from eventbus.errors import EventBusError
 from eventbus.handlers.attempt import Attempt
-from eventbus.handlers.process.messages import Call, Reply
+from eventbus.handlers.process.messages import AttemptCall, Reply
 from eventbus.runtime.process_channel import REPLY, STOPPING
 
 __all__ = ["Attendant"]
@@ -36,7 +36,7 @@ _LOOK = 0.05
 """Seconds between two looks at whether the attempt should end."""
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Call).decode
+_decode = msgspec.json.Decoder(AttemptCall).decode
 
 
 class Attendant:
@@ -76,7 +76,7 @@ class Attendant:
             self._tell(STOPPING, (self._own.stopping or "cancel").encode())
         return self._is_asked
 
-    async def _serve(self, call: Call) -> None:
+    async def _serve(self, call: AttemptCall) -> None:
         try:
             text = None
             if call.text is None:
@@ -88,7 +88,7 @@ class Attendant:
             reply = Reply(call.place, error=str(error), kind=type(error).__name__)
         self._tell(REPLY, _encode(reply))
 
-    async def _watch(self, call: Call) -> None:
+    async def _watch(self, call: AttemptCall) -> None:
         self._is_asked = True
         self._tell(REPLY, _encode(Reply(call.place, text=self._own.stopping)))
         while (reason := self._own.stopping) is None:  # noqa: ASYNC110  (see above)

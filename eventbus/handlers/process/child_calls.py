@@ -28,7 +28,7 @@ from eventbus.engine.job import Job
 from eventbus.engine.kept_lines import cut_line
 from eventbus.errors import EventBusError, StoreError, StoreRefused
 from eventbus.handlers.attempt import Stopping
-from eventbus.handlers.process.messages import Call, Reply
+from eventbus.handlers.process.messages import AttemptCall, Reply
 from eventbus.runtime.process_channel import CALL, PROGRESS
 
 __all__ = ["AttemptCalls"]
@@ -59,7 +59,7 @@ class AttemptCalls:
         the attempt.
         """
         if not self._has_ended:
-            self._send(CALL, self.number, _encode(Call(next(self._places), line=cut_line(line))))
+            self._send(CALL, self.number, _encode(AttemptCall(next(self._places), line=cut_line(line))))
 
     async def note_progress(self, job: Job, progress: str) -> None:  # noqa: ARG002
         """Send the progress; do nothing after the end of the attempt."""
@@ -70,11 +70,11 @@ class AttemptCalls:
         """Have the worker keep a text for the next attempt, and return when the server has it. Raises
         StoreRefused, StoreError.
         """
-        self._ask(Call(next(self._places), text=text), "nothing was saved")
+        self._ask(AttemptCall(next(self._places), text=text), "nothing was saved")
 
     async def read_saved(self, job: Job, name: str) -> str | None:  # noqa: ARG002
         """Ask the worker for the text that was saved last. Raises StoreRefused, StoreError."""
-        return self._ask(Call(next(self._places)), "nothing was read")
+        return self._ask(AttemptCall(next(self._places)), "nothing was read")
 
     def stopping(self, job: Job) -> Stopping | None:  # noqa: ARG002
         """Return why the attempt should end early. The first question asks the worker; later ones cost
@@ -83,7 +83,7 @@ class AttemptCalls:
         if not self._watches and not self._has_ended:
             self._watches = True
             try:
-                told = self._ask(Call(next(self._places), watches=True), "nothing is known")
+                told = self._ask(AttemptCall(next(self._places), watches=True), "nothing is known")
             except EventBusError:  # it has ended meanwhile
                 return self._reason
             self._reason = self._reason or cast("Stopping | None", told)
@@ -108,7 +108,7 @@ class AttemptCalls:
             if waiting is not None:
                 waiting.put(_ENDED)
 
-    def _ask(self, call: Call, what: str) -> str | None:
+    def _ask(self, call: AttemptCall, what: str) -> str | None:
         answer: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         self._waiting[call.place] = answer
         if self._has_ended:  # looked at behind that entry, so that `end` has seen it otherwise

@@ -24,7 +24,7 @@ from eventbus.handlers.process.import_path import (
 from eventbus.model.names import DEFAULT_GROUP
 
 __all__ = [
-    "Call",
+    "AttemptCall",
     "HandlerSpec",
     "LogNote",
     "Reply",
@@ -94,7 +94,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     later: float | None = None
 
 
-class Call(msgspec.Struct, omit_defaults=True):
+class AttemptCall(msgspec.Struct, omit_defaults=True):
     """One call of a process while it works: `text` is to be saved; without one, what was saved is asked for.
 
     With `watches` it asks whether it should end, and wants to hear of it from then on. With a `line`, which
