@@ -11,7 +11,7 @@ from workflows.errors import FUNCTION, NonDeterminismError
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.functions.origin import origin_of, sources_of
 
-__all__ = ["Again", "Asleep", "Completed", "Ending", "Failed", "Mismatch", "end_of"]
+__all__ = ["Again", "Asleep", "Completed", "Diverged", "Ending", "Failed", "end_of"]
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -50,13 +50,13 @@ class Again(msgspec.Struct, frozen=True):
     text: bytes
 
 
-class Mismatch(msgspec.Struct, frozen=True):
+class Diverged(msgspec.Struct, frozen=True):
     """The function does not do what the flow has recorded."""
 
     error: NonDeterminismError
 
 
-Ending: TypeAlias = Completed | Failed | Asleep | Again | Mismatch
+Ending: TypeAlias = Completed | Failed | Asleep | Again | Diverged
 
 
 def end_of(

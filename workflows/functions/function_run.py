@@ -1,7 +1,7 @@
 """The run of a durable function: it repeats what is recorded, and goes on behind it.
 
     advance -> collect -> append -> begin steps and children -> advance -> ...
-            -> completed | failed | asleep | again | mismatch
+            -> completed | failed | asleep | again | diverged
 
 `advance` runs the code until all of its scopes wait. `collect` turns what happened meanwhile into entries:
 steps that ended, times that came, signals, and then who won a race. The code goes on, and steps begin, only
@@ -41,7 +41,7 @@ from workflows.functions.calls.step_call import HELD_SECONDS, StepCall
 from workflows.functions.code_run import CodeRun, Mark, Scope
 from workflows.functions.control import ContinueAsNew, FlowStopping, FlowSuspended
 from workflows.functions.definition import Durable
-from workflows.functions.endings import Again, Asleep, Ending, Mismatch, end_of
+from workflows.functions.endings import Again, Asleep, Diverged, Ending, end_of
 from workflows.functions.history import History, is_under, losers
 from workflows.records.entries import Entry
 
@@ -135,7 +135,7 @@ class FunctionRun(CodeRun):
             self._outside(self.advance)
             self._check_apart()
             if self.refusal is not None:
-                return Mismatch(self.refusal)
+                return Diverged(self.refusal)
             if not self._has_effects:
                 return Asleep(None, listens=False) if self.result is None else self._result_of(*self.result)
             if self._is_rescued:

@@ -27,7 +27,7 @@ from workflows.execution.surroundings import NoChildren, Surroundings
 from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable, DurableCodecs
-from workflows.functions.endings import Mismatch
+from workflows.functions.endings import Diverged
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.history import History
 from workflows.records.entries import Entry, encode_entry, read_entries
@@ -72,7 +72,7 @@ async def check_history(durable: Durable[Any, Any], history: FlowHistory) -> Non
         ) from error
     context: FlowContext[Any] = FlowContext(run, given, number=history.run)
     ending = await run.run(durable.function(context))
-    if not isinstance(ending, Mismatch):
+    if not isinstance(ending, Diverged):
         return None
     return _doubted(ending.error) if history.is_redacted else ending.error
 

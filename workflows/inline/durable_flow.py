@@ -24,7 +24,7 @@ from workflows.functions.calls.child_call import end_entry
 from workflows.functions.calls.kept import kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable, DurableCodecs
-from workflows.functions.endings import Again, Asleep, Completed, Ending, Failed, Mismatch
+from workflows.functions.endings import Again, Asleep, Completed, Diverged, Ending, Failed
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.history import History
 from workflows.functions.rollbacks import doubts_in, inherited_in, undo_of
@@ -92,7 +92,7 @@ class InlineDurable(CodeFlow):
                 continue
             if isinstance(ending, (Completed, Failed)):
                 return ending
-            if isinstance(ending, Mismatch):
+            if isinstance(ending, Diverged):
                 raise ending.error
             if isinstance(ending, Again):
                 self.recorder.entries.append(Entry(kind="again", result=msgspec.Raw(ending.text)))

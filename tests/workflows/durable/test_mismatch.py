@@ -11,7 +11,7 @@ from drivers.recorded import RecordedFlow
 
 from eventbus import DefinitionError
 from workflows import Durable, FlowContext, NonDeterminismError, Signal, durable
-from workflows.functions.endings import Asleep, Completed, Mismatch
+from workflows.functions.endings import Asleep, Completed, Diverged
 
 Code = Callable[[FlowContext[None]], Awaitable[Any]]
 
@@ -151,7 +151,7 @@ async def test_changed_code_is_refused_with_what_was_recorded_and_what_it_asks(
     did.clear()
     journal = list(flow.journal)
     ending = await flow.activate(made(after))
-    assert isinstance(ending, Mismatch)
+    assert isinstance(ending, Diverged)
     error = ending.error
     assert (error.position, error.recorded, error.asked) == (position, recorded, asked)
     assert flow.flow_id in str(error)
@@ -205,7 +205,7 @@ async def test_a_patch_is_off_in_flows_that_were_there_before_it_and_on_in_other
     assert await new.activate(made(patched)) == Completed('"new"')
     assert await new.activate(made(retired)) == Completed('"retired"')
     assert await fresh.activate(made(retired)) == Completed('"retired"')
-    assert isinstance(await new.activate(made(before)), Mismatch)
+    assert isinstance(await new.activate(made(before)), Diverged)
 
 
 def _in_a_task(routine: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
@@ -257,14 +257,14 @@ async def test_what_cannot_be_repeated_is_refused_in_the_first_run(code: Code) -
     flow = RecordedFlow(made(code))
     ending = await flow.activate()
     await asyncio.sleep(0.02)
-    assert isinstance(ending, Mismatch)
+    assert isinstance(ending, Diverged)
     assert "use ctx.gather" in str(ending.error)
     assert did in ([], ["b"])
 
 
 async def test_a_call_that_nobody_awaits_is_refused() -> None:
     ending = await RecordedFlow(made(not_awaited)).activate()
-    assert isinstance(ending, Mismatch)
+    assert isinstance(ending, Diverged)
     assert str(ending.error) == (
         "step 'a' of flow flow~1, at position 0, was called and never awaited; await it, or leave it out"
     )
@@ -290,7 +290,7 @@ async def test_a_call_belongs_to_the_code_that_made_it() -> None:
         await ctx.gather(other(ctx.step(a)))
 
     ending = await RecordedFlow(made(code)).activate()
-    assert isinstance(ending, Mismatch)
+    assert isinstance(ending, Diverged)
     assert "was called in another branch" in str(ending.error)
 
 
@@ -312,7 +312,7 @@ async def test_a_recorded_result_that_does_not_fit_its_type_any_more_is_a_mismat
     flow = RecordedFlow(made(old))
     await flow.activate()
     ending = await flow.activate(made(new))
-    assert isinstance(ending, Mismatch)
+    assert isinstance(ending, Diverged)
     assert "does not fit" in str(ending.error)
 
 

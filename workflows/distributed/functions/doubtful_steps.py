@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from eventbus import PayloadError
 from workflows.functions.calls.step_call import StepCall
-from workflows.functions.endings import Mismatch
+from workflows.functions.endings import Diverged
 from workflows.records.entries import Entry
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ async def find_doubtful(prepare: Prepare, now_ms: int) -> list[Entry] | None:
     except PayloadError:
         return None
     ending = await run.run(run.durable.function(context))
-    if isinstance(ending, Mismatch):
+    if isinstance(ending, Diverged):
         return None
     return [_lost(call, now_ms) for call in run.due_steps]
 

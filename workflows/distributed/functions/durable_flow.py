@@ -50,7 +50,7 @@ from workflows.execution.surroundings import FlowStops, LeaseLost
 from workflows.functions.calls.kept import kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable
-from workflows.functions.endings import Again, Asleep, Completed, Ending, Failed, Mismatch
+from workflows.functions.endings import Again, Asleep, Completed, Diverged, Ending, Failed
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.history import History
 from workflows.functions.rollbacks import doubts_in, undone_in
@@ -188,18 +188,18 @@ class DurableFlow:
         except PayloadError as error:  # a later release has another type: a worker that has this one goes on
             flow_id, name = self._job.id, self._durable.name
             told = f"the input of flow {flow_id} does not fit durable function {name}: {error}"
-            return Mismatch(NonDeterminismError(told, flow_id=flow_id, position="", recorded="", asked=""))
+            return Diverged(NonDeterminismError(told, flow_id=flow_id, position="", recorded="", asked=""))
         await self._children.ask(run.history)
         return await run.run(self._durable.function(context))
 
-    async def _settle(self, ending: Completed | Failed | Asleep | Mismatch) -> Settle | None:
+    async def _settle(self, ending: Completed | Failed | Asleep | Diverged) -> Settle | None:
         if isinstance(ending, Completed):
             return complete(ending.output)
         if isinstance(ending, Asleep) and ending.children:
             return await self._children.suspend(ending)
         if isinstance(ending, Asleep):
             return self._activation.sleep(until_ms=ending.until_ms, listens=ending.listens)
-        if isinstance(ending, Mismatch):
+        if isinstance(ending, Diverged):
             reason, short = str(ending.error), _short(ending.error)
             _log.error(
                 "flow parked, its function does something else than it recorded",

@@ -17,7 +17,7 @@ from eventbus.lowlevel import Outcome
 from workflows import FlowCancelled, FlowContext, StepError, WorkflowProvider, durable, step_key, task
 from workflows.client.reports.durable_report import report_durable
 from workflows.execution.surroundings import Child
-from workflows.functions.endings import Asleep, Completed, Mismatch
+from workflows.functions.endings import Asleep, Completed, Diverged
 from workflows.functions.rollbacks import doubts_in
 from workflows.records.entries import Entry
 from workflows.records.records import FlowMessage
@@ -187,7 +187,7 @@ async def test_fewer_items_than_recorded_are_a_mismatch() -> None:
     flow = RecordedFlow(function, 3)
     assert isinstance(await flow.activate(), Completed)
     flow.given = 2
-    assert isinstance(await flow.activate(), Mismatch)
+    assert isinstance(await flow.activate(), Diverged)
 
 
 def test_a_job_of_a_map_that_may_have_taken_effect_is_unknown_in_the_report() -> None:
