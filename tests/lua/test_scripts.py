@@ -46,7 +46,7 @@ _SECTIONS = {
     ("announce", "queues"): script_rows.AnnounceQueue,
     ("announce", "left"): script_rows.QueueRow,
     ("leave", "queues"): script_rows.QueueRow,
-    ("leave", "jobs"): script_rows.JobRow,
+    ("leave", "jobs"): script_rows.JobIdRow,
     **OVERVIEW_SECTIONS,
     ("sweep", "queues"): script_rows.SweepQueue,
     ("graph", "trees"): script_rows.TreeHead,
@@ -56,7 +56,7 @@ _SECTIONS = {
     ("checkpoint", "saves"): script_rows.SaveRow,
     ("checkpoint", "rows"): script_rows.MemberRow,
     ("checkpoint", "edges"): script_rows.EdgeRow,
-    ("checkpoint", "awaited"): script_rows.JobRow,
+    ("checkpoint", "awaited"): script_rows.JobIdRow,
     ("tally", "queues"): history_store.TallyRow,
     ("tally", "counts"): history_store.CountRow,
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from eventbus.store.calls.roster import WorkerRow
-from eventbus.store.scripting.script_rows import JobRow, QueueRow
+from eventbus.store.scripting.script_rows import JobIdRow, QueueRow
 
 __all__ = ["OVERVIEW_SECTIONS"]
 
@@ -17,7 +17,7 @@ OVERVIEW_SECTIONS: dict[tuple[str, str], Any] = {
     ("ended", "queues"): QueueRow,
     ("roots", "queues"): QueueRow,
     ("watch", "queues"): QueueRow,
-    ("retry", "jobs"): JobRow,
-    ("remove", "jobs"): JobRow,
+    ("retry", "jobs"): JobIdRow,
+    ("remove", "jobs"): JobIdRow,
     ("workers", "workers"): WorkerRow,
 }

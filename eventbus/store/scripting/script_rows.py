@@ -27,7 +27,7 @@ __all__ = [
     "EdgeRow",
     "FireRow",
     "GroupRemoval",
-    "JobRow",
+    "JobIdRow",
     "LeaseRow",
     "MemberRow",
     "NoteRow",
@@ -206,7 +206,7 @@ class AnnounceQueue(NamedTuple):
     keeps: str = ""
 
 
-class JobRow(NamedTuple):
+class JobIdRow(NamedTuple):
     """A job that a leaving worker knows of."""
 
     id: str
