@@ -17,14 +17,14 @@ from eventbus.store.calls.operation_store import OperationRecord
 from eventbus.store.calls.queries import Cursor, JobRow
 from eventbus.store.store import Store
 
-__all__ = ["JobCount", "JobPage", "count_jobs", "read_page"]
+__all__ = ["JobCount", "OperationPage", "count_jobs", "read_page"]
 
 _COUNTED = 10_000
 """So many jobs are looked at when they are counted."""
 _SAMPLES = 20
 
 
-class JobPage(NamedTuple):
+class OperationPage(NamedTuple):
     """The ids of the jobs of a page that are meant, and the place behind it; None at the end."""
 
     jobs: list[str]
@@ -41,7 +41,7 @@ class JobCount(NamedTuple):
 
 async def read_page(
     store: Store, record: OperationRecord, cursor: str, *, deadline: float | None = None
-) -> JobPage:
+) -> OperationPage:
     """Return the jobs that follow a place; `''` is the first one."""
     if record.jobs:
         return _read_named(record, cursor)
@@ -54,7 +54,7 @@ async def read_page(
         deadline=deadline,
     )
     following = None if page.cursor is None else msgspec.json.encode(page.cursor).decode()
-    return JobPage([row.id for row in page.jobs if _is_meant(row, record)], following)
+    return OperationPage([row.id for row in page.jobs if _is_meant(row, record)], following)
 
 
 async def count_jobs(store: Store, record: OperationRecord, *, deadline: float | None = None) -> JobCount:
@@ -68,10 +68,10 @@ async def count_jobs(store: Store, record: OperationRecord, *, deadline: float |
     return JobCount(count, cursor is None, samples)
 
 
-def _read_named(record: OperationRecord, cursor: str) -> JobPage:
+def _read_named(record: OperationRecord, cursor: str) -> OperationPage:
     named, first = msgspec.json.decode(record.jobs, type=list[str]), int(cursor or 0)
     last = first + HEAVY_ROWS
-    return JobPage(named[first:last], str(last) if last < len(named) else None)
+    return OperationPage(named[first:last], str(last) if last < len(named) else None)
 
 
 def _place(cursor: str) -> Cursor:

@@ -9,7 +9,7 @@ from typing import get_args
 from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
 from eventbus.model.states import JobState
-from eventbus.store.calls.queries import Cursor, JobPage, JobRow
+from eventbus.store.calls.queries import Cursor, JobRow, RowPage
 
 __all__ = [
     "check_ended",
@@ -94,7 +94,7 @@ def write_place(state: str, place: Cursor, states: list[str]) -> str:
     return text if len(states) == 1 else f"{state}{_OF_STATE}{text}"
 
 
-def cut_older(page: JobPage, oldest_ms: int) -> tuple[list[JobRow], Cursor | None]:
+def cut_older(page: RowPage, oldest_ms: int) -> tuple[list[JobRow], Cursor | None]:
     """Return the jobs of a page that ended at `oldest_ms` or later, and where to go on.
 
     Jobs come newest first, so behind an older one there are none. Those that go at a time of their own come

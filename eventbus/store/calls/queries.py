@@ -14,7 +14,7 @@ from eventbus.store.keys import Keys
 from eventbus.store.readable import number, readable
 from eventbus.store.scripting.script_rows import QueueLook
 
-__all__ = ["Cursor", "JobLook", "JobPage", "JobRow", "QueryStore"]
+__all__ = ["Cursor", "JobLook", "JobRow", "QueryStore", "RowPage"]
 
 _EMPTY: list[Any] = ["", "", 0, [], 0]
 """The answer of `list.lua` for a queue that has no job in a state.
@@ -58,8 +58,8 @@ class JobRow(NamedTuple):
     text: str
 
 
-class JobPage(NamedTuple):
-    """Some jobs; `cursor` is where the next page begins, None after the last page."""
+class RowPage(NamedTuple):
+    """Some rows; `cursor` is where the next page begins, None after the last page."""
 
     jobs: list[JobRow]
     cursor: Cursor | None
@@ -92,7 +92,7 @@ class QueryStore:
         limit: int,
         text_bytes: int = 0,
         deadline: float | None = None,
-    ) -> JobPage:
+    ) -> RowPage:
         """Return a page of the jobs of a queue in one state; of each error `text_bytes` at most, 0 for all.
 
         A page may have fewer jobs than `limit` although more pages follow.
@@ -101,7 +101,7 @@ class QueryStore:
             queue, state, cursor, limit, has_rows=1, text_bytes=text_bytes, deadline=deadline
         )
         rows = [JobRow(*flat[i : i + 8]) for i in range(0, len(flat), 8)]
-        return JobPage(rows, Cursor(after, score) if after else None)
+        return RowPage(rows, Cursor(after, score) if after else None)
 
     async def search(
         self,
@@ -112,7 +112,7 @@ class QueryStore:
         cursor: Cursor,
         limit: int,
         deadline: float | None = None,
-    ) -> tuple[JobPage, int]:
+    ) -> tuple[RowPage, int]:
         """Return those on a page of jobs that may have this correlation id, and how many were looked at."""
         text = msgspec.json.encode(correlation_id).decode()
         return await self.sift(
@@ -129,7 +129,7 @@ class QueryStore:
         cursor: Cursor,
         limit: int,
         deadline: float | None = None,
-    ) -> tuple[JobPage, int]:
+    ) -> tuple[RowPage, int]:
         """Return those on a page of jobs whose body holds a text, or whose id is `first`, and how many were
         looked at.
         """
@@ -138,7 +138,7 @@ class QueryStore:
             "list", arguments, missing=_EMPTY, deadline=deadline
         )
         rows = [JobRow(*flat[i : i + 8]) for i in range(0, len(flat), 8)]
-        return JobPage(rows, Cursor(after, score) if after else None), seen
+        return RowPage(rows, Cursor(after, score) if after else None), seen
 
     async def keyed(self, queue: str, digest: str, *, deadline: float | None = None) -> list[str]:
         """Return the job for which the idempotency key of this digest stands in a queue, and the one that

@@ -10,7 +10,7 @@ import pytest
 
 from eventbus import DefinitionError, EventContext, EventProvider, Retry
 from eventbus.admin.jobs.job_cursor import cut_older
-from eventbus.store.calls.queries import Cursor, JobPage, JobRow
+from eventbus.store.calls.queries import Cursor, JobRow, RowPage
 
 MakeProvider = Callable[..., EventProvider]
 
@@ -150,5 +150,5 @@ def test_a_list_by_time_ends_with_the_first_older_job(
     score: str, oldest: int, left: str, following: Cursor | None
 ) -> None:
     rows = [_row("a", 30), _row("b", 20), _row("c", 10)]
-    kept, cursor = cut_older(JobPage(rows, Cursor("c", score) if score else None), oldest)
+    kept, cursor = cut_older(RowPage(rows, Cursor("c", score) if score else None), oldest)
     assert ("".join(each.id for each in kept), cursor) == (left, following)
