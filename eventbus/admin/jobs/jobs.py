@@ -33,10 +33,10 @@ from eventbus.admin.jobs.job_cursor import (
 )
 from eventbus.admin.jobs.job_report import JobReport, look_at, read_job, worker_of
 from eventbus.admin.jobs.lookups import ChainSearch, FoundJobs, find_by_key, list_searched
-from eventbus.admin.jobs.reasons import StateReason, Surroundings, explain, explain_orphan
+from eventbus.admin.jobs.reasons import StateReason, WaitFacts, explain, explain_orphan
 from eventbus.admin.jobs.retrials import PURGED, RETRIED, remove_jobs, was_done
 from eventbus.admin.jobs.revision import differences_of, revision_of
-from eventbus.admin.jobs.surroundings import look_around, look_before
+from eventbus.admin.jobs.wait_facts import look_around, look_before
 from eventbus.admin.namespace import Namespace, OldName
 from eventbus.admin.queue_name import queue_of
 from eventbus.emit.route import Route
@@ -130,7 +130,7 @@ class Jobs(Namespace):
             now = await store.inspection.roster.now(deadline=deadline)
             if look.lease_end < now:
                 return explain_orphan(fields, worker, look.lease_end)
-        around = Surroundings()
+        around = WaitFacts()
         if fields.get("state") == "waiting":
             (queue,) = await Controls(self._life, self._settings).look([fields["queue"]], deadline)
             around = await look_around(store, queue, fields.get("limit", ""), deadline)

@@ -19,7 +19,7 @@ from eventbus.admin.controls import QueueControls
 from eventbus.store.calls.control_store import Hindrance
 from eventbus.store.calls.silent_workers import SilentWorker
 
-__all__ = ["Holder", "ReasonKind", "StateReason", "Surroundings", "explain", "explain_orphan"]
+__all__ = ["Holder", "ReasonKind", "StateReason", "WaitFacts", "explain", "explain_orphan"]
 
 ReasonKind: TypeAlias = Literal[
     "ended",
@@ -72,8 +72,8 @@ class Holder(NamedTuple):
     worker: str
 
 
-class Surroundings(NamedTuple):
-    """What is known around a job that waits. `now` is the server's time in ms."""
+class WaitFacts(NamedTuple):
+    """What is known of the wait of a job. `now` is the server's time in ms."""
 
     queue: QueueControls | None = None
     """Its queue, None for a job in another state."""
@@ -89,7 +89,7 @@ class Surroundings(NamedTuple):
 def explain(
     fields: Mapping[str, str],
     worker: str,
-    around: Surroundings = Surroundings(),  # noqa: B008  (it never changes)
+    around: WaitFacts = WaitFacts(),  # noqa: B008  (it never changes)
 ) -> StateReason:
     """Return the reason for the state in a job's record. `worker` is who holds it."""
     state, text = fields.get("state", ""), ""
@@ -130,7 +130,7 @@ def explain_orphan(fields: Mapping[str, str], worker: str, lease_end: int) -> St
     return StateReason(kind="orphaned", text=text, since_ms=lease_end, by=worker)
 
 
-def _explain_delay(fields: Mapping[str, str], around: Surroundings) -> StateReason:
+def _explain_delay(fields: Mapping[str, str], around: WaitFacts) -> StateReason:
     due = _number(fields, "due")
     if before := fields.get("after", ""):
         text = f"It begins once job {before} of its key has ended."
@@ -146,7 +146,7 @@ def _explain_delay(fields: Mapping[str, str], around: Surroundings) -> StateReas
     return StateReason(kind="delayed", text=f"It is due at {_time(due)}.", until_ms=due)
 
 
-def _explain_wait(fields: Mapping[str, str], queue: QueueControls, around: Surroundings) -> StateReason:
+def _explain_wait(fields: Mapping[str, str], queue: QueueControls, around: WaitFacts) -> StateReason:
     name = queue.queue
     if queue.is_paused:
         by, why = (
@@ -181,7 +181,7 @@ def _explain_wait(fields: Mapping[str, str], queue: QueueControls, around: Surro
     return StateReason(kind="in-line", **found)
 
 
-def _explain_unserved(name: str, around: Surroundings) -> StateReason:
+def _explain_unserved(name: str, around: WaitFacts) -> StateReason:
     """Return that nobody serves the queue, and what became of the workers that did."""
     if not around.silent:
         return StateReason(kind="unserved", text=f"No worker serves {name}.")
@@ -192,7 +192,7 @@ def _explain_unserved(name: str, around: Surroundings) -> StateReason:
 
 
 def _explain_limit(
-    lane: str, queue: QueueControls, hindrance: Hindrance, around: Surroundings
+    lane: str, queue: QueueControls, hindrance: Hindrance, around: WaitFacts
 ) -> StateReason | None:
     """Return what the limit says for certain: that the rate of the queue is used up, or that the job's limit
     key rests.
@@ -212,7 +212,7 @@ def _explain_limit(
     return None
 
 
-def _with_holders(text: str, around: Surroundings) -> dict[str, Any]:
+def _with_holders(text: str, around: WaitFacts) -> dict[str, Any]:
     """Return a reason's text with who holds the place and for how long, and its other fields."""
     if not around.holders:
         return {"text": text}

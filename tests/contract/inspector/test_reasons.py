@@ -11,7 +11,7 @@ import pytest
 
 from eventbus import Event, EventBusError, EventProvider, Limit, Retry, UnknownJob
 from eventbus.admin.controls import QueueControls
-from eventbus.admin.jobs.reasons import ReasonKind, StateReason, Surroundings, explain
+from eventbus.admin.jobs.reasons import ReasonKind, StateReason, WaitFacts, explain
 from eventbus.engine.rescuer import Rescuer
 from eventbus.store.connection.connector import make_connector
 from eventbus.store.diagnostics import Checkup, Finding
@@ -315,7 +315,7 @@ async def test_a_provider_that_is_not_started_says_so(make_provider: MakeProvide
 def test_every_state_has_a_reason(
     fields: dict[str, str], queue: QueueControls | None, kind: str, text: str
 ) -> None:
-    reason = explain(fields, "w", Surroundings(queue))
+    reason = explain(fields, "w", WaitFacts(queue))
     assert reason.kind == kind
     assert reason.kind in get_args(ReasonKind)
     assert text in reason.text

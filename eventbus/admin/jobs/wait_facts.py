@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.jobs.job_report import worker_of
-from eventbus.admin.jobs.reasons import Holder, Surroundings
+from eventbus.admin.jobs.reasons import Holder, WaitFacts
 from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.queries import Cursor
 from eventbus.store.calls.silent_workers import find_silent
@@ -19,11 +19,11 @@ _LOOKED = 50
 """Of so many jobs that run longest the record is read."""
 
 
-async def look_around(store: Store, queue: QueueControls, lane: str, deadline: float) -> Surroundings:
+async def look_around(store: Store, queue: QueueControls, lane: str, deadline: float) -> WaitFacts:
     """Return what is around a waiting job of this queue. `lane` is its limit key, `''` for none."""
     inspection = store.inspection
     now = await inspection.roster.now(deadline=deadline)
-    around = Surroundings(queue=queue, now=now)
+    around = WaitFacts(queue=queue, now=now)
     if not queue.workers:
         silent = find_silent(await inspection.roster.workers(deadline=deadline), now)
         return around._replace(silent=silent.get(queue.queue, ()))
@@ -36,14 +36,14 @@ async def look_around(store: Store, queue: QueueControls, lane: str, deadline: f
     return around._replace(holders=holders)
 
 
-async def look_before(store: Store, job: str, deadline: float) -> Surroundings:
+async def look_before(store: Store, job: str, deadline: float) -> WaitFacts:
     """Return what is around a job that begins once another one has ended."""
     now = await store.inspection.roster.now(deadline=deadline)
     look = await store.inspection.job(job, deadline=deadline)
     if look.fields.get("state") != "active":
-        return Surroundings(now=now)
+        return WaitFacts(now=now)
     since = int(look.fields.get("claimed") or now)
-    return Surroundings(holders=[Holder(job, since, worker_of(look.fields.get("token", "")))], now=now)
+    return WaitFacts(holders=[Holder(job, since, worker_of(look.fields.get("token", "")))], now=now)
 
 
 async def _find_holders(store: Store, queue: str, lane: str | None, deadline: float) -> list[Holder]:
