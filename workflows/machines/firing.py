@@ -23,7 +23,7 @@ from workflows.machines.definition import MachineDefinition
 from workflows.machines.snapshot import NOTHING, Snapshot, document_name
 from workflows.machines.transition import END, Transition
 
-__all__ = ["Cut", "Failure", "Firing", "Moved"]
+__all__ = ["BodyFailure", "Cut", "Firing", "Moved"]
 
 MakeContext = Callable[[Snapshot, str, Transition[Any], int], MachineContext[Any]]
 
@@ -40,7 +40,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class BodyFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A body failed. With `is_final` no other attempt could come to something else."""
 
     error: BaseException
@@ -70,19 +70,19 @@ class Firing:
         """How `fire` was cancelled, if it was; the caller must pass that on, once what came of the attempt
         is recorded."""
 
-    async def fire(self, fire: Fire, snapshot: Snapshot, state: str) -> Moved | Failure | Cut:
+    async def fire(self, fire: Fire, snapshot: Snapshot, state: str) -> Moved | BodyFailure | Cut:
         """Make one attempt. A cancellation of this call cuts the body, and is not raised (`cancellation`)."""
         if fire.error is not None:
-            return Failure(error=fire.error)
+            return BodyFailure(error=fire.error)
         if fire.transition.after == "all" and (errors := fire.argument[0].errors):
-            return Failure(error=errors[0], is_final=True)
+            return BodyFailure(error=errors[0], is_final=True)
         transition = fire.transition
         try:
             if self._machine is None:
                 self._machine = contained(self._definition.machine)
             context = self._make_context(snapshot, state, transition, fire.attempts + 1)
         except Exception as error:  # noqa: BLE001  (a state of another release, or `__init__`)
-            return Failure(error=error)
+            return BodyFailure(error=error)
         attempt = AttemptRun(
             lambda: self._call(fire, context), what=transition.where, timeout=transition.timeout
         )
@@ -94,12 +94,12 @@ class Firing:
         if ended.is_cut:
             return Cut(is_lost=ended.is_lost)
         if ended.error is not None:
-            return Failure(error=ended.error)
+            return BodyFailure(error=ended.error)
         value, traceparent = ended.value
         try:
             return self._moved(transition, context, value, traceparent)
         except Exception as error:  # noqa: BLE001  (a value that cannot be recorded)
-            return Failure(error=error)
+            return BodyFailure(error=error)
 
     async def _call(self, fire: Fire, context: MachineContext[Any]) -> tuple[Any, str]:
         around, transition, number = self._around, fire.transition, fire.attempts + 1

@@ -30,7 +30,7 @@ from workflows.functions.endings import Completed
 from workflows.machines.choosing import Children, Chooser, Fire, Rest
 from workflows.machines.context import MachineContext, key_of
 from workflows.machines.definition import MachineDefinition
-from workflows.machines.firing import Cut, Failure, Firing, Moved
+from workflows.machines.firing import BodyFailure, Cut, Firing, Moved
 from workflows.machines.recording import Recording
 from workflows.machines.snapshot import NOTHING, Awaited, Obligation, Snapshot, Trouble, write_obligation
 from workflows.machines.standing import Standing
@@ -205,13 +205,13 @@ class MachineRun:
         if self._broken is not None:
             raise self._broken
 
-    async def _come_to(self, fire: Fire, came: Moved | Failure, began: int) -> None:
+    async def _come_to(self, fire: Fire, came: Moved | BodyFailure, began: int) -> None:
         """Record what a body came to."""
         if isinstance(came, Moved):
             try:
                 new = self._awaited(fire.transition, came)
             except Exception as error:  # noqa: BLE001  (an id that would be too long)
-                came = Failure(error=error)
+                came = BodyFailure(error=error)
             else:
                 too_much = await self._move(fire, came, new, began)
                 if too_much is None:
@@ -248,7 +248,7 @@ class MachineRun:
             self._broken = error
             return instead
 
-    def _refuse(self, transition: Transition[Any]) -> Failure | None:
+    def _refuse(self, transition: Transition[Any]) -> BodyFailure | None:
         """Return why a transition may not fire: with its rollback the flow would owe more than it may. A
         warning comes before.
         """
@@ -260,9 +260,9 @@ class MachineRun:
             "give the class a larger max_rollbacks, or leave out the rollbacks of transitions that fire for "
             "years, then retry the flow"
         )
-        return Failure(error=error, is_final=True)
+        return BodyFailure(error=error, is_final=True)
 
-    async def _move(self, fire: Fire, came: Moved, new: list[Awaited], began: int) -> Failure | None:
+    async def _move(self, fire: Fire, came: Moved, new: list[Awaited], began: int) -> BodyFailure | None:
         """Record a move with all that belongs to it, then start its children; if one append cannot take that,
         return so.
         """
@@ -309,13 +309,13 @@ class MachineRun:
                 recording.record(change, entry, texts=texts, taken=[fire.signal] if fire.signal else ())
             )
         except UsageError as error:  # raised before anything is sent
-            return Failure(error=error)
+            return BodyFailure(error=error)
         self._decided = following
         if new and self._broken is None:  # else whoever goes on finds them recorded, and adds them
             await self._children.start(new, rests=isinstance(following, Rest))
         return None
 
-    async def _fail(self, fire: Fire, came: Failure, began: int) -> None:
+    async def _fail(self, fire: Fire, came: BodyFailure, began: int) -> None:
         """Record a failed attempt, and what follows: another one, the error place, or nothing until somebody
         helps.
         """
@@ -363,7 +363,7 @@ class MachineRun:
         await outlast(recording.record(change, *entries, taken=[fire.signal] if fire.signal else ()))
         self._decided = following
 
-    def _judge(self, fire: Fire, came: Failure) -> tuple[float | None, BaseException, int]:
+    def _judge(self, fire: Fire, came: BodyFailure) -> tuple[float | None, BaseException, int]:
         """Return the seconds until the next attempt (None: that was the last one), the error that counts, and
         how many failed.
         """
