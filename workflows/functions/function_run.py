@@ -35,13 +35,13 @@ from typing import TYPE_CHECKING, Any
 
 from eventbus.lowlevel import Passing
 from workflows.execution.attempt import begin_task, let_go, outlast
-from workflows.functions.batch import Batch, collect
 from workflows.functions.calls.child_call import end_entry
 from workflows.functions.calls.step_call import HELD_SECONDS, StepCall
 from workflows.functions.code_run import CodeRun, Mark, Scope
 from workflows.functions.control import ContinueAsNew, FlowStopping, FlowSuspended
 from workflows.functions.definition import Durable
 from workflows.functions.endings import Again, Asleep, Diverged, Ending, end_of
+from workflows.functions.entry_batch import EntryBatch, collect
 from workflows.functions.history import History, is_under, losers
 from workflows.records.entries import Entry
 
@@ -270,7 +270,7 @@ class FunctionRun(CodeRun):
                 self.mismatch(scope.position(scope.count), found, asked)
                 return
 
-    async def _append(self, batch: Batch) -> None:
+    async def _append(self, batch: EntryBatch) -> None:
         """Record a batch, then tell the calls whose end that was."""
         begun = 0
         for entries, live, taken in batch.parts():
@@ -393,7 +393,7 @@ class FunctionRun(CodeRun):
         The parts are appended in their order, and none needs another one. An error is lost: the flow's next
         run knows.
         """
-        batch = Batch()
+        batch = EntryBatch()
         for entry in (*self.outbox, *(entry for _, entry in self.ended)):
             batch.add(entry)
         self.outbox.clear()

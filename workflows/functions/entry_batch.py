@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from eventbus.lowlevel import Signal
     from workflows.functions.code_run import TimedCall
 
-__all__ = ["Batch", "collect"]
+__all__ = ["EntryBatch", "collect"]
 
 _MOST_ENTRIES = 1000
 _MOST_BYTES = 4 << 20
 _log = get_logger("workflows")
 
 
-class Batch:
+class EntryBatch:
     """Entries to append, in order, each with the call that it ends, if any."""
 
     def __init__(self) -> None:
@@ -91,13 +91,13 @@ class Batch:
             _log.warning("history is long", **run.around.facts, entries=run.history.length)
 
 
-def collect(run: CodeRun, doubts_of: Callable[[Entry], list[Entry]]) -> Batch:
+def collect(run: CodeRun, doubts_of: Callable[[Entry], list[Entry]]) -> EntryBatch:
     """Return what is to be recorded now: what the code said, what ended, what came, what began, and
     who won.
 
     `doubts_of` returns the entries of steps that may have begun, for a race that they lost.
     """
-    batch = Batch()
+    batch = EntryBatch()
     for entry in run.outbox:
         batch.add(entry)
     run.outbox.clear()
@@ -120,7 +120,7 @@ def collect(run: CodeRun, doubts_of: Callable[[Entry], list[Entry]]) -> Batch:
     return batch
 
 
-def _add_steps(run: CodeRun, batch: Batch) -> None:
+def _add_steps(run: CodeRun, batch: EntryBatch) -> None:
     ended, run.ended = run.ended, []
     for call, entry in ended:
         if isinstance(call, StepCall) and entry.kind == "try":
@@ -147,7 +147,7 @@ def _in_order(run: CodeRun) -> list[TimedCall[Any]]:
     return sorted(run.pending.values(), key=began)
 
 
-def _add_signals(run: CodeRun, batch: Batch) -> None:
+def _add_signals(run: CodeRun, batch: EntryBatch) -> None:
     waits = [call for call in _in_order(run) if isinstance(call, WaitCall)]
     if not waits:
         return
@@ -166,7 +166,7 @@ def _add_signals(run: CodeRun, batch: Batch) -> None:
         batch.add(entry, wait)
 
 
-def _refuse(run: CodeRun, batch: Batch, signal: Signal, error: PayloadError) -> None:
+def _refuse(run: CodeRun, batch: EntryBatch, signal: Signal, error: PayloadError) -> None:
     """Record that a signal did not fit, and wait on: its sender was wrong, not the flow."""
     _log.warning(
         "signal refused, its payload does not fit",
@@ -180,7 +180,7 @@ def _refuse(run: CodeRun, batch: Batch, signal: Signal, error: PayloadError) -> 
     batch.add(entry)
 
 
-def _add_times(run: CodeRun, batch: Batch) -> None:
+def _add_times(run: CodeRun, batch: EntryBatch) -> None:
     """Add the beginnings of waits, and the times that have come, the earliest first."""
     now = run.now_ms
     for call in _in_order(run):
