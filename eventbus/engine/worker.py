@@ -32,7 +32,7 @@ from eventbus.engine.presence import Presence
 from eventbus.engine.reporting.failure_listener import FailureListener
 from eventbus.engine.reporting.gauge_reader import GaugeReader
 from eventbus.engine.reporting.health import Health
-from eventbus.engine.reporting.recorder import Recorder
+from eventbus.engine.reporting.history_recorder import HistoryRecorder
 from eventbus.engine.reporting.tallies import Tallies
 from eventbus.engine.rescuer import Rescuer
 from eventbus.engine.sweeper import Sweeper
@@ -160,7 +160,7 @@ class Worker:
         self._operations = OperationRunner(
             store, key_ttl_ms=round(options.key_ttl * 1000), teller=self.teller
         )
-        self._recorder = Recorder(store, tallies, consumers, worker=self.id, windows=options.history)
+        self._recorder = HistoryRecorder(store, tallies, consumers, worker=self.id, windows=options.history)
         self._stop_now = asyncio.Event()
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()

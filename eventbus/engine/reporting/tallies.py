@@ -3,8 +3,8 @@
 Counted when a job is decided: how it ended, how long it waited for its first start, and how long it ran.
 Durations are counted by whole ms and put into buckets later, once for each different duration. To time a job
 costs more than to count it. So of a queue with more than 1024 ends since the last call, which is 5 s, each
-eighth is timed and stands for eight. Not here: how the server gets the tallies (`recorder`), and what ends
-without a settle of a worker (`store/lua/lib/cells.lua`).
+eighth is timed and stands for eight. Not here: how the server gets the tallies (`history_recorder`), and what
+ends without a settle of a worker (`store/lua/lib/cells.lua`).
 
 What must always hold: each end that the server records is counted once, by the worker that settled it. A
 settle that is refused is taken back; so a count may be below 0 for a while, and is kept here until it is not.

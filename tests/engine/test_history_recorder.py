@@ -13,7 +13,7 @@ from drivers.shards import QUEUE, Shard, row
 from eventbus import EventProvider
 from eventbus.engine import job as jobs
 from eventbus.engine.job import Job
-from eventbus.engine.reporting.recorder import Recorder
+from eventbus.engine.reporting.history_recorder import HistoryRecorder
 from eventbus.engine.reporting.tallies import Tallies
 from eventbus.errors import StoreRefused, StoreUnavailable
 from eventbus.model import clock
@@ -33,9 +33,9 @@ def tallies() -> Tallies:
 
 
 @pytest.fixture
-def recorder(store: Store, tallies: Tallies) -> Recorder:
+def recorder(store: Store, tallies: Tallies) -> HistoryRecorder:
     consumers: Any = {QUEUE: None, "event.idle": None}
-    return Recorder(store, tallies, consumers, worker="w", windows=Windows())
+    return HistoryRecorder(store, tallies, consumers, worker="w", windows=Windows())
 
 
 def _complete(tallies: Tallies, count: int, *, ran: float = 0.0, queue: str = QUEUE) -> None:
@@ -51,7 +51,7 @@ async def _sum(store: Store, code: int, queue: str = QUEUE) -> int:
 
 
 async def test_a_call_whose_answer_is_lost_is_made_again_and_counts_once(
-    store: Store, tallies: Tallies, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    store: Store, tallies: Tallies, recorder: HistoryRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`tally-not-answered`"""
     await recorder.run_once()
@@ -76,7 +76,7 @@ async def test_a_call_whose_answer_is_lost_is_made_again_and_counts_once(
 
 
 async def test_what_a_full_server_refuses_is_sent_later(
-    store: Store, tallies: Tallies, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    store: Store, tallies: Tallies, recorder: HistoryRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(*_: Any, **__: Any) -> str:
         raise StoreRefused("OOM command not allowed", code="OOM")
@@ -91,7 +91,7 @@ async def test_what_a_full_server_refuses_is_sent_later(
 
 
 async def test_a_stop_does_not_wait_long_for_charts(
-    store: Store, tallies: Tallies, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    store: Store, tallies: Tallies, recorder: HistoryRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`tallies-lost`"""
 
@@ -106,7 +106,7 @@ async def test_a_stop_does_not_wait_long_for_charts(
 
 
 async def test_many_queues_take_several_calls_each_with_a_number_of_its_own(
-    store: Store, tallies: Tallies, recorder: Recorder
+    store: Store, tallies: Tallies, recorder: HistoryRecorder
 ) -> None:
     names = [f"event.q{number}" for number in range(120)]
     for name in names:
@@ -116,7 +116,7 @@ async def test_many_queues_take_several_calls_each_with_a_number_of_its_own(
 
 
 async def test_a_look_tells_how_many_wait_and_how_old_the_oldest_is_and_nothing_of_an_idle_queue(
-    store: Store, recorder: Recorder
+    store: Store, recorder: HistoryRecorder
 ) -> None:
     shard = Shard(store)
     await shard.add(row("a"), row("b"))
@@ -129,7 +129,7 @@ async def test_a_look_tells_how_many_wait_and_how_old_the_oldest_is_and_nothing_
 
 
 async def test_an_idle_worker_says_once_that_a_history_is_kept_and_then_nothing(
-    store: Store, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    store: Store, recorder: HistoryRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await recorder.run_once(looks=True)
     root, shard = store.keys.root, Shard(store)
@@ -143,7 +143,7 @@ async def test_an_idle_worker_says_once_that_a_history_is_kept_and_then_nothing(
 async def test_the_p95_of_600_known_jobs_is_within_a_quarter_and_their_number_exact(
     store: Store,
     tallies: Tallies,
-    recorder: Recorder,
+    recorder: HistoryRecorder,
     make_provider: MakeProvider,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The recorder of a worker: adds its tallies to the history of the queues in the server.
+"""The recorder of the history: adds its tallies to the history of the queues in the server.
 
 Each 5 s it sends what was counted since, if anything was. Each minute it also looks how many jobs wait in the
 queues of the worker, and how old the oldest is; of a queue in which none waits it says nothing. So an idle
@@ -31,7 +31,7 @@ from eventbus.store.calls.history_store import QueueTally
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Recorder"]
+__all__ = ["HistoryRecorder"]
 
 _log = get_logger("eventbus.worker")
 
@@ -42,7 +42,7 @@ _FINISH_WITHIN = 1.0  # seconds
 _CHUNK = 25  # queues of one call: one takes the server some 40 µs
 
 
-class Recorder:
+class HistoryRecorder:
     """Writes the history of one worker's queues."""
 
     def __init__(
