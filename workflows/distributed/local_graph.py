@@ -46,7 +46,7 @@ from workflows.definition.flow_tools import CallSync
 from workflows.definition.job_tree import child_job
 from workflows.definition.step import Step
 from workflows.distributed.activation import Activation
-from workflows.distributed.children import Children
+from workflows.distributed.child_jobs import ChildJobs
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.nested_flows import effective_timeout, flow_root
 from workflows.distributed.paused_steps import may_pause
@@ -265,7 +265,7 @@ class StepChildren:
     are_here = False
 
     def __init__(self, flow: Flow, activation: Activation) -> None:
-        self.core: Children = Children(flow.runtime, activation)
+        self.core: ChildJobs = ChildJobs(flow.runtime, activation)
         self._flow = flow
 
     async def find_ended(self, ids: Sequence[str]) -> dict[str, Outcome]:

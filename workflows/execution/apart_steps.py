@@ -9,7 +9,7 @@ Where there is no elsewhere (inline flows), only sub-workflows run so: as flows 
 What must always hold: the id of the child follows from the flow, its run and the step; the end of a child
 that was stopped together with its flow is not taken over here, but by whoever undoes the flow.
 
-Crash windows: those of `distributed.children`, and `dies-before-child-recorded` (condition and input are
+Crash windows: those of `distributed.child_jobs`, and `dies-before-child-recorded` (condition and input are
 asked for again).
 """
 

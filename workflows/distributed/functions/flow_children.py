@@ -3,7 +3,7 @@
 What must always hold: a child of an earlier activation is asked for once, before the code runs, so that an
 end that came meanwhile is known at once. One that is recorded and not there is added again.
 
-Crash windows: those of `distributed.children`, and `recorded-not-cancelled` (a child that lost a race is
+Crash windows: those of `distributed.child_jobs`, and `recorded-not-cancelled` (a child that lost a race is
 cancelled by the next activation, which finds it open under a race that is decided).
 """
 
@@ -16,7 +16,7 @@ from eventbus.lowlevel import Member, Outcome, Settle
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.job_tree import child_job
 from workflows.distributed.activation import Activation
-from workflows.distributed.children import Children
+from workflows.distributed.child_jobs import ChildJobs
 from workflows.distributed.functions.task_jobs import describe_task
 from workflows.distributed.nested_flows import effective_timeout, flow_root
 from workflows.distributed.worker_runtime import WorkerRuntime
@@ -38,7 +38,7 @@ class FlowChildren:
         self._runtime = runtime
         self._activation = activation
         self._message = message
-        self._core = Children(runtime, activation)
+        self._core = ChildJobs(runtime, activation)
         self._open: set[str] = set()
         self._found: dict[str, Outcome] = {}
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from eventbus.lowlevel import Member, Outcome
-from workflows.distributed.children import Children
+from workflows.distributed.child_jobs import ChildJobs
 from workflows.execution.surroundings import FlowStops
 
 
@@ -28,10 +28,10 @@ class _Server:
         self.answers.set()
         self._word = word
 
-    def open(self) -> Children:
+    def open(self) -> ChildJobs:
         runtime = SimpleNamespace(jobs=self, ask=self._ask)
         activation = SimpleNamespace(job=SimpleNamespace(id="flow~1"))
-        return Children(runtime, activation)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        return ChildJobs(runtime, activation)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
     async def spawn(self, _job: Any, members: Sequence[Member], **_: Any) -> str:
         self.is_asked_to_add.set()

@@ -30,7 +30,7 @@ from workflows.distributed.activation import Activation
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.surroundings import FlowStops, LeaseLost
 
-__all__ = ["Children"]
+__all__ = ["ChildJobs"]
 
 _SOON, _EVERY = 0.005, 0.5
 """Seconds until the first question after the ends of children, and the most between two of them, while other
@@ -45,7 +45,7 @@ along.
 """
 
 
-class Children:
+class ChildJobs:
     """The children of one activation. `suspend` or `close` ends it."""
 
     def __init__(self, runtime: WorkerRuntime, activation: Activation) -> None:
