@@ -51,7 +51,7 @@ class InlineMachine(CodeFlow):
         triggers: InlineTriggers,
     ) -> None:
         """Run the machine from the state `given`."""
-        self._machine_children = MachineChildren(self._open_child)
+        self._machine_children = InlineMachineChildren(self._open_child)
         super().__init__(
             definition,
             given,
@@ -161,7 +161,7 @@ class InlineMachine(CodeFlow):
         return left, is_doubtful
 
 
-class MachineChildren(InlineChildren):
+class InlineMachineChildren(InlineChildren):
     """The children of an inline machine: they run in this event loop, beside it."""
 
     def __init__(self, open_child: Callable[[Child], InnerFlow]) -> None:

@@ -24,7 +24,7 @@ from workflows.machines.settled import ChildEnd, Settled
 from workflows.machines.snapshot import NOTHING, Awaited, Snapshot
 from workflows.machines.transition import END, Transition
 
-__all__ = ["MOVE", "RETRY", "Children", "Chooser", "Fire", "Rest", "trigger_name"]
+__all__ = ["MOVE", "RETRY", "Chooser", "Fire", "MachineChildren", "Rest", "trigger_name"]
 
 RETRY, MOVE = "!!retry", "!!move"
 """The triggers that every machine knows: run what failed again, and move it by hand."""
@@ -57,7 +57,7 @@ class Rest(msgspec.Struct, frozen=True, kw_only=True):
     first: bool = False
 
 
-class Children(Protocol):
+class MachineChildren(Protocol):
     """What starts the children of a machine, and learns their ends."""
 
     def check(self, workflow: AnyDefinition) -> None:
@@ -87,7 +87,7 @@ class Chooser:
     def __init__(
         self,
         out_of: Mapping[str, Sequence[Transition[Any]]],
-        children: Children,
+        children: MachineChildren,
         make_context: Callable[[Snapshot, str, Transition[Any]], MachineContext[Any]],
         clock_ms: Callable[[], int],
     ) -> None:

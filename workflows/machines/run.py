@@ -27,7 +27,7 @@ from workflows.execution.attempt import outlast
 from workflows.execution.step_runner import judge
 from workflows.execution.surroundings import Recorder, Surroundings
 from workflows.functions.endings import Completed
-from workflows.machines.choosing import Children, Chooser, Fire, Rest
+from workflows.machines.choosing import Chooser, Fire, MachineChildren, Rest
 from workflows.machines.context import MachineContext, key_of
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.firing import BodyFailure, Cut, Firing, Moved
@@ -60,7 +60,7 @@ class MachineRun:
         standing: Standing,
         recorder: Recorder,
         around: Surroundings,
-        children: Children,
+        children: MachineChildren,
         *,
         number: int,
         load: Callable[[str], Awaitable[str | None]],

@@ -22,7 +22,7 @@ from eventbus.lowlevel import Job, Settle, attach_baggage, cancel, complete, fai
 from workflows.distributed.activation import Activation
 from workflows.distributed.functions.flow_around import FlowAround
 from workflows.distributed.functions.flow_recorder import FlowRecorder
-from workflows.distributed.machines.machine_children import MachineChildren
+from workflows.distributed.machines.machine_child_jobs import MachineChildJobs
 from workflows.distributed.machines.machine_undo import add_failed_children
 from workflows.distributed.undo.undo_tries import UndoTries
 from workflows.distributed.undo_plan import UndoPlan
@@ -80,7 +80,7 @@ class MachineFlow:
             reason = f"not known here: place {place} of state machine {self._definition.name}"
             _log.warning("flow parked, its place is not known here", **self._around.facts(), place=place)
             return park(reason)
-        children = MachineChildren(self._runtime, self._activation, self._message)
+        children = MachineChildJobs(self._runtime, self._activation, self._message)
         run = MachineRun(
             self._definition,
             standing,

@@ -26,11 +26,11 @@ from workflows.machines.settled import ChildEnd
 from workflows.machines.snapshot import Awaited
 from workflows.records.records import FlowMessage
 
-__all__ = ["MachineChildren"]
+__all__ = ["MachineChildJobs"]
 
 
-class MachineChildren:
-    """The children of one activation."""
+class MachineChildJobs:
+    """The children of one activation, as jobs."""
 
     def __init__(self, runtime: WorkerRuntime, activation: Activation, message: FlowMessage) -> None:
         self._runtime = runtime
