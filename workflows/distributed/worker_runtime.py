@@ -38,7 +38,7 @@ from workflows.distributed.undo_plan import UndoPlan
 from workflows.execution.environment import is_in_loop
 from workflows.execution.process_steps import PooledSteps
 from workflows.execution.spans import flow_attributes, work_span
-from workflows.execution.surroundings import Slots
+from workflows.execution.surroundings import PoolSlots
 from workflows.records.entries import Entry
 from workflows.records.graph_history import read_graph, record_of
 from workflows.records.ids import member_id, split_item
@@ -174,7 +174,7 @@ class WorkerRuntime:
 
     async def run_in_place(
         self,
-        places: Slots,
+        places: PoolSlots,
         job: Job,
         timeout: float | None,  # noqa: ASYNC109  (of the attempt)
         call: Callable[[], Awaitable[T]],

@@ -40,9 +40,9 @@ __all__ = [
     "FlowStops",
     "LeaseLost",
     "NoChildren",
+    "PoolSlots",
     "Pools",
     "Recorder",
-    "Slots",
     "Surroundings",
     "Tools",
 ]
@@ -142,8 +142,8 @@ class Children(Protocol):
         ...
 
 
-class Slots(Protocol):
-    """Places that the attempts of a flow share with others."""
+class PoolSlots(Protocol):
+    """The slots of a named pool, which the attempts of a flow share with others."""
 
     def enter(self) -> bool:
         """Take a place; return False if none is free or others wait for one."""
@@ -161,7 +161,7 @@ class Slots(Protocol):
 class Pools(Protocol):
     """The pools in which tasks run."""
 
-    def places(self, task: Task[..., Any]) -> Slots | None:
+    def places(self, task: Task[..., Any]) -> PoolSlots | None:
         """Return the places of the pool of a task; None if it has no named one. Raises DefinitionError."""
         ...
 

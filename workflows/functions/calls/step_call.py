@@ -34,7 +34,7 @@ from workflows.functions.history import Record
 from workflows.records.entries import Entry
 
 if TYPE_CHECKING:
-    from workflows.execution.surroundings import Slots
+    from workflows.execution.surroundings import PoolSlots
 
 __all__ = ["HELD_SECONDS", "StepCall"]
 
@@ -227,7 +227,7 @@ class StepCall(TimedCall[R]):
         finally:
             slots.leave()
 
-    async def _take(self, slots: Slots) -> bool:
+    async def _take(self, slots: PoolSlots) -> bool:
         """Wait for a place; return False, without one, if a cut comes first."""
         if slots.enter():
             return True
