@@ -40,7 +40,8 @@ from eventbus.handlers.process.import_path import (
     import_path_of_object,
 )
 from eventbus.handlers.saved import read_saved, saved_text
-from eventbus.handlers.steering import Around, RunFacts, Steered, Target
+from eventbus.handlers.steering import Around, RunFacts, Steered
+from eventbus.handlers.steering import SteeringTarget as Target
 from eventbus.handlers.worker_host import WorkerHost
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.job_client import JobClient

@@ -16,7 +16,7 @@ import msgspec
 
 from eventbus.handlers.middleware import CallNext
 
-__all__ = ["Around", "RunFacts", "Steered", "Target"]
+__all__ = ["Around", "RunFacts", "Steered", "SteeringTarget"]
 
 
 class RunFacts(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ Around: TypeAlias = Callable[[Any, RunFacts, CallNext], Awaitable[Any]]
 """An async function of a value, the facts of the run, and the call to go on with; it returns the result."""
 
 
-class Target(msgspec.Struct, frozen=True):
+class SteeringTarget(msgspec.Struct, frozen=True):
     """What a test names, by an object or by text. `matches(name)` says whether a run is meant.
 
     `check(value)` raises PayloadError, or UsageError, unless the function may return such a value.
@@ -57,7 +57,7 @@ class Steered(Protocol):
         """
         ...
 
-    def find_target(self, given: object) -> Target | None:
+    def find_target(self, given: object) -> SteeringTarget | None:
         """Return what a test names by an object, or by the name of a run; None if it is none of these."""
         ...
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast, overload
 from eventbus.errors import EventBusError, ProviderStopped, UsageError
 from eventbus.handlers.context import EventContext
 from eventbus.handlers.middleware import CallNext
-from eventbus.handlers.steering import RunFacts, Steered, Target
+from eventbus.handlers.steering import RunFacts, Steered, SteeringTarget
 from eventbus.handlers.subscriptions import Subscription, Subscriptions
 from eventbus.handlers.worker import EventWorker, consumer_of, end_threads, is_running, look_due
 from eventbus.lifecycle import Lifecycle
@@ -138,7 +138,7 @@ class _Named:
     programs may have one event.
     """
 
-    def __init__(self, targets: list[tuple[_Program, Target]]) -> None:
+    def __init__(self, targets: list[tuple[_Program, SteeringTarget]]) -> None:
         self._targets = targets
 
     def matches(self, program: _Program, name: str) -> bool:
@@ -901,7 +901,7 @@ class TestBus:
     def _target(self, named: object) -> _Named:
         """Return what is named. Raises UsageError if it is nothing that the providers have."""
         self._check_entered("name a function")
-        found: list[tuple[_Program, Target]] = []
+        found: list[tuple[_Program, SteeringTarget]] = []
         for program, subscription in self._subscriptions():
             route, label = subscription.route, _label(subscription)
             is_meant = (
@@ -912,13 +912,13 @@ class TestBus:
             if is_meant:
                 is_answer = subscription.handler.group == DEFAULT_GROUP
                 check = route.result.encode if is_answer else _accept
-                found.append((program, Target(label, label.__eq__, check)))
+                found.append((program, SteeringTarget(label, label.__eq__, check)))
         found += self._points(cast("object", named))
         if not found:
             raise self._unknown(_shown_name(named))
         return _Named(found)
 
-    def _points(self, named: object) -> list[tuple[_Program, Target]]:
+    def _points(self, named: object) -> list[tuple[_Program, SteeringTarget]]:
         """Return which functions of flows are named."""
         targets = (
             (program, steered.find_target(named)) for program in self._programs for steered in program.steered
