@@ -24,7 +24,7 @@ from eventbus.model.recorded_texts import check_append, check_signal_id, check_t
 from eventbus.runtime.turnstiles import Turnstiles
 from eventbus.settings.settings import Settings
 from eventbus.store.bounds import CALL_ROWS
-from eventbus.store.calls.journal_store import Signal
+from eventbus.store.calls.journal_store import SentSignal
 from eventbus.store.calls.tree_store import RootPlace, RootRow, TreePage
 from eventbus.store.keys import key_digest, payload_digest
 from eventbus.store.scripting.script_rows import Outcome, SaveRow, Wait
@@ -211,7 +211,7 @@ class JobClient:
                 job.unread = job.unread - len(page) if page else 0
         return job.journal
 
-    async def hear(self, job: Job) -> list[Signal]:
+    async def hear(self, job: Job) -> list[SentSignal]:
         """Look for signals that a running job was sent since its claim; `job.signals` and `job.heard` then
         have them.
         """
@@ -270,7 +270,7 @@ class JobClient:
         until = _deadline() if deadline is None else deadline
         return await journals.lives(job_id, names, deadline=until)
 
-    async def inbox(self, job_id: str, *, deadline: float | None = None) -> list[Signal]:
+    async def inbox(self, job_id: str, *, deadline: float | None = None) -> list[SentSignal]:
         """Return the signals of any job that no entry of its journal has taken, in the order in which they
         came.
         """

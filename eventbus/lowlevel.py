@@ -73,7 +73,7 @@ from eventbus.schedules.plan import RootForm, ScheduledRoot
 from eventbus.settings.keywords import check_options, check_priority, emit_options
 from eventbus.settings.merging import option_of_key
 from eventbus.store.bounds import PAGE_BYTES
-from eventbus.store.calls.journal_store import Signal
+from eventbus.store.calls.journal_store import SentSignal as Signal
 from eventbus.store.calls.tree_store import RootPlace, RootRow, TreePage
 from eventbus.store.scripting.script_rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
 from eventbus.telemetry.error_groups import ends_attempts

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from eventbus.store.bounds import WHY_BYTES
-from eventbus.store.calls.journal_store import Signal
+from eventbus.store.calls.journal_store import SentSignal
 
 __all__ = [
     "Job",
@@ -56,7 +56,7 @@ class Job(msgspec.Struct, gc=False):
     """How many entries stand before those of `journal`, which this process does not have (`keep_newest`)."""
     keeps: int = 0
     """How many of its newest entries the journal keeps; 0 for all."""
-    signals: list[Signal] = []
+    signals: list[SentSignal] = []
     """The signals that the job was sent before its claim, and that no entry has taken, in the order in which
     they came.
     """

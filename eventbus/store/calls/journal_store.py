@@ -11,10 +11,10 @@ from typing import NamedTuple
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 
-__all__ = ["JournalStore", "Signal", "read_signals"]
+__all__ = ["JournalStore", "SentSignal", "read_signals"]
 
 
-class Signal(NamedTuple):
+class SentSignal(NamedTuple):
     """A signal that a job was sent; `order` counts all that it was ever sent, from 1."""
 
     id: str
@@ -58,7 +58,7 @@ class JournalStore:
         name = self._keys.of("journal", job)
         return await self._caller.command("LRANGE", name, first, first + limit - 1, deadline=deadline)
 
-    async def inbox(self, job: str, *, deadline: float | None = None) -> tuple[int, list[Signal]]:
+    async def inbox(self, job: str, *, deadline: float | None = None) -> tuple[int, list[SentSignal]]:
         """Return how many signals a job was ever sent, and those that no entry has taken, in the order in
         which they came.
         """
@@ -85,12 +85,12 @@ class JournalStore:
         return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def read_signals(flat: Sequence[str]) -> list[Signal]:
+def read_signals(flat: Sequence[str]) -> list[SentSignal]:
     """Return the signals of an inbox in the order in which they came; `flat` has by turns an id and a
     text.
     """
-    signals: list[Signal] = []
+    signals: list[SentSignal] = []
     for place in range(0, len(flat), 2):
         order, name, payload = flat[place + 1].split(" ", 2)
-        signals.append(Signal(flat[place], int(order), name, payload))
+        signals.append(SentSignal(flat[place], int(order), name, payload))
     return sorted(signals, key=lambda each: each.order)

@@ -8,7 +8,7 @@ import pytest
 from drivers.shards import QUEUE, START, Shard, row, settle
 
 from eventbus.errors import StoreRefused
-from eventbus.store.calls.journal_store import Signal, read_signals
+from eventbus.store.calls.journal_store import SentSignal, read_signals
 from eventbus.store.scripting.turn_rows import ClaimRow
 
 
@@ -25,7 +25,7 @@ async def _sleep(shard: Shard, *, until: int = -1, knows: int | str = "", job: s
     await shard.turn(settle(claim, token, "suspended", str(knows), delay=until), want=0)
 
 
-async def _inbox(shard: Shard) -> list[Signal]:
+async def _inbox(shard: Shard) -> list[SentSignal]:
     (journal,) = (await shard.turn()).journals
     return read_signals(journal.signals)
 
@@ -64,7 +64,7 @@ async def test_a_signal_wakes_a_job_that_listens(shard: Shard, until: int) -> No
     answer = await shard.turn()
     (journal,) = answer.journals
     assert journal.heard == 1
-    assert read_signals(journal.signals) == [Signal("s1", 1, "verdict", '{"ok": true}')]
+    assert read_signals(journal.signals) == [SentSignal("s1", 1, "verdict", '{"ok": true}')]
     assert [each.id for each in answer.claims] == ["a"]
 
 
