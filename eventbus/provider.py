@@ -34,6 +34,7 @@ from eventbus.model.batch import Batch
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.event import Event
 from eventbus.model.limit import Limit
+from eventbus.model.old_name import warn_of_old_name
 from eventbus.model.names import DEFAULT_GROUP, check_correlation_id, check_group, check_job_id, queue_name
 from eventbus.model.retry import check_default
 from eventbus.runtime.loop_ownership import LoopOwnership
@@ -259,10 +260,10 @@ class EventProvider(HandlerRegistry):
 
         return register
 
-    def failed(self, hook: H = _NOTHING) -> H:
+    def on_failure(self, hook: H = _NOTHING) -> H:
         """Have a function called for each job, and each flow, that a worker of this process ends as failed.
 
-            @provider.failed
+            @provider.on_failure
             async def alert(failure: JobFailure) -> None:
                 await page(f"{failure.name} failed: {failure.error}")
 
@@ -278,6 +279,11 @@ class EventProvider(HandlerRegistry):
         """
         self._life.failure_hooks.append(make_failure_hook(hook))
         return hook
+
+    def failed(self, hook: H = _NOTHING) -> H:
+        """Do what `on_failure` does; the old name, for one release."""
+        warn_of_old_name("provider.failed", "provider.on_failure")
+        return self.on_failure(hook)
 
     async def add_group(
         self, event: Event[Any, Any] | str, group: str, *, call_timeout: Duration | None = None

@@ -216,8 +216,8 @@ _CONTEXT = (
 _OFFERED = {
     eventbus.EventProvider: (
         "add_group cancel context emit emit_many failed flush include inspector jobs lifespan listen on "
-        "pause pool pools queues remove_group result resume schedules set_limit settings start stop "
-        "subscribe sync unsubscribe use watch worker"
+        "on_failure pause pool pools queues remove_group result resume schedules set_limit settings start "
+        "stop subscribe sync unsubscribe use watch worker"
     ),
     # `add`, `append`, `has_job_of`, `remove`, `running` and `start` are for the provider; the API reference
     # leaves them out.
@@ -256,8 +256,8 @@ _OFFERED = {
         "release replace run server_away settle signal_when start_worker stop_worker trigger_when"
     ),
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",
-    workflows.WorkflowProvider: "cancel_all definition execute failed flow_page flows graph handle pause "
-    "provider register remove report resume retry retry_all run_inline schedules "
+    workflows.WorkflowProvider: "cancel_all definition execute failed flow_page flows graph handle "
+    "on_failure pause provider register remove report resume retry retry_all run_inline schedules "
     "set_limit signal status tree use versions waits",
     workflows.AttemptContext: (
         "attempt correlation_id flow_id job_id kind log meta run step traceparent workflow"

@@ -7,6 +7,7 @@ reading their reports (`client.inspection`).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import (
     Any,
@@ -118,21 +119,26 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals, ManyFlows):
         self._middleware.append(middleware)
         return middleware
 
-    def failed(self, hook: H = _NOTHING) -> H:
+    def on_failure(self, hook: H = _NOTHING) -> H:
         """Have a function called for each flow that a worker of this process ends as failed, after its
         rollbacks.
 
-            @flows.failed
+            @flows.on_failure
             async def alert(failure: JobFailure) -> None:
                 await page(f"{failure.name} failed in {failure.step}: {failure.error}, undone:
                 {failure.rollback}")
 
-        It is called as one of `provider.failed`, which hears of flows as well, and never of a step that other
-        attempts follow. The flow of a sub-workflow is told too, with the outermost flow as its `root_id`.
-        Returns the function. Raises DefinitionError for another kind of function.
+        It is called as one of `provider.on_failure`, which hears of flows as well, and never of a step that
+        other attempts follow. The flow of a sub-workflow is told too, with the outermost flow as its
+        `root_id`. Returns the function. Raises DefinitionError for another kind of function.
         """
-        self.provider.failed(make_failure_hook(hook, owner="flows", flows_only=True))
+        self.provider.on_failure(make_failure_hook(hook, owner="flows", flows_only=True))
         return hook
+
+    def failed(self, hook: H = _NOTHING) -> H:
+        """Do what `on_failure` does; the old name, for one release."""
+        warnings.warn("flows.failed is deprecated: use flows.on_failure", DeprecationWarning, stacklevel=2)
+        return self.on_failure(hook)
 
     # Executing.
 

@@ -5,13 +5,13 @@ What must always hold: an old name answers as the new one does.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, Generic, Self, TypeVar
 
 from eventbus.emit.route import Routes
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
+from eventbus.model.old_name import warn_of_old_name
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
 
@@ -66,11 +66,7 @@ class OldName(Generic[R]):
         """Return the call, for the inspector or the namespace that it is asked of."""
 
         def call(*given: Any, call_timeout: Duration | None = None, **options: Any) -> R:
-            warnings.warn(
-                f"inspector.{self._name}(...) is deprecated: use inspector.{self._space}.{self._method}(...)",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+            warn_of_old_name(f"inspector.{self._name}(...)", f"inspector.{self._space}.{self._method}(...)")
             space = holder if isinstance(holder, Namespace) else getattr(holder, self._space)
             if call_timeout is not None:
                 space = space._within(call_timeout)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

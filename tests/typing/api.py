@@ -255,19 +255,19 @@ async def timing(payload: Any, ctx: EventContext, call: CallNext) -> Any:
     return await call(payload)
 
 
-@provider.failed
+@provider.on_failure
 async def alert(failure: JobFailure) -> None:
     assert_type(failure.error, str)
 
 
-@provider.failed
+@provider.on_failure
 def note(failure: JobFailure) -> None: ...
 
 
 async def takes_too_much(failure: JobFailure, more: int) -> None: ...
 
 
-provider.failed(takes_too_much)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+provider.on_failure(takes_too_much)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
 @provider.use  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]

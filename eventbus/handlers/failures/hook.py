@@ -41,8 +41,8 @@ class FailureHook(msgspec.Struct, frozen=True):
 
 
 def make_failure_hook(given: Any, *, owner: str = "provider", flows_only: bool = False) -> FailureHook:
-    """Return a function as a hook; a hook is returned as it is. `owner` names the object with the `failed`,
-    in errors.
+    """Return a function as a hook; a hook is returned as it is. `owner` names the object with the
+    `on_failure`, in errors.
 
     Raises DefinitionError unless `given` is a function, async or not, that takes a JobFailure.
     """
@@ -51,7 +51,7 @@ def make_failure_hook(given: Any, *, owner: str = "provider", flows_only: bool =
     if reason := _misfit(given):
         raise DefinitionError(
             f"expected a hook for failed jobs to be a function of one JobFailure, got: {shown(given)}, "
-            f"{reason}" + (f"; write @{owner}.failed without parentheses" if given is None else "")
+            f"{reason}" + (f"; write @{owner}.on_failure without parentheses" if given is None else "")
         )
     name = getattr(given, "__qualname__", None) or shown(given)
     return FailureHook(given, name, _is_async(given), flows_only)

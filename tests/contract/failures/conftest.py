@@ -17,7 +17,7 @@ def listen() -> Callable[[EventProvider], list[JobFailure]]:
     def register(provider: EventProvider) -> list[JobFailure]:
         told: list[JobFailure] = []
 
-        @provider.failed
+        @provider.on_failure
         async def keep(failure: JobFailure) -> None:
             told.append(failure)
 

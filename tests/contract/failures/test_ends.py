@@ -249,7 +249,7 @@ provider = EventProvider(retry=Retry(attempts=1))
 def ask(n: int) -> None:
     raise ValueError(n)
 
-@provider.failed
+@provider.on_failure
 async def dies(failure: JobFailure) -> None:
     os._exit(7)
 

@@ -43,11 +43,11 @@ async def test_what_a_hook_raises_is_logged_and_harms_neither_the_job_nor_the_ot
 ) -> None:
     provider = make_provider(retry=ONCE)
 
-    @provider.failed
+    @provider.on_failure
     async def broken(failure: JobFailure) -> None:
         raise ConnectionError("pager away")
 
-    @provider.failed
+    @provider.on_failure
     def leaves(failure: JobFailure) -> None:
         raise SystemExit(3)
 
@@ -79,7 +79,7 @@ async def test_a_hook_that_hangs_is_cancelled_and_said_so(
     provider = make_provider(retry=ONCE)
     provider.on("ask")(_fail)
 
-    @provider.failed
+    @provider.on_failure
     async def hangs(failure: JobFailure) -> None:
         await asyncio.Event().wait()
 
@@ -95,7 +95,7 @@ async def test_a_stop_waits_for_hooks_within_the_grace(make_provider: MakeProvid
     provider.on("ask")(_fail)
     began, go, ended = asyncio.Event(), asyncio.Event(), list[str]()
 
-    @provider.failed
+    @provider.on_failure
     async def slow(failure: JobFailure) -> None:
         began.set()
         await go.wait()
@@ -121,7 +121,7 @@ async def test_a_stop_gives_hooks_up_after_the_grace_and_says_how_many(
     provider.on("ask")(_fail)
     began, cancelled = asyncio.Event(), list[bool]()
 
-    @provider.failed
+    @provider.on_failure
     async def slow(failure: JobFailure) -> None:
         began.set()
         try:
@@ -143,7 +143,7 @@ async def test_a_stop_at_once_does_not_wait_for_hooks(make_provider: MakeProvide
     provider.on("ask")(_fail)
     began = asyncio.Event()
 
-    @provider.failed
+    @provider.on_failure
     async def slow(failure: JobFailure) -> None:
         began.set()
         await asyncio.Event().wait()
@@ -164,7 +164,7 @@ async def test_at_most_16_hooks_run_at_a_time_and_what_waits_is_bounded(
     provider.on("ask")(_fail)
     go, running, told = asyncio.Event(), list[str](), list[str]()
 
-    @provider.failed
+    @provider.on_failure
     async def slow(failure: JobFailure) -> None:
         running.append(failure.job_id)
         await go.wait()
@@ -192,7 +192,7 @@ async def test_a_hook_that_is_not_async_runs_in_a_thread(
     provider.on("ask")(_fail)
     threads: list[bool] = []
 
-    @provider.failed
+    @provider.on_failure
     def note(failure: JobFailure) -> None:
         threads.append(threading.current_thread() is threading.main_thread())
 
@@ -213,7 +213,7 @@ async def test_what_a_hook_emits_belongs_to_the_chain_of_the_failed_job(
     async def alert(_: str, ctx: EventContext) -> None:
         heard.append((ctx.correlation_id, ctx.causation_id, ctx.meta))
 
-    @provider.failed
+    @provider.on_failure
     async def pass_on(failure: JobFailure) -> None:
         await provider.emit("alert", failure.error)
 
@@ -255,7 +255,7 @@ async def _yields(failure: JobFailure) -> AsyncGenerator[None]:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (None, "write @provider.failed without parentheses"),
+        (None, "write @provider.on_failure without parentheses"),
         (5, "which is no function"),
         (_two, "which takes other arguments"),
         (_nothing, "which takes other arguments"),
@@ -266,7 +266,7 @@ async def _yields(failure: JobFailure) -> AsyncGenerator[None]:
 )
 def test_a_function_that_cannot_be_a_hook_is_refused_at_once(given: Any, why: str) -> None:
     with pytest.raises(DefinitionError, match="expected a hook for failed jobs") as refused:
-        EventProvider("memory:").failed(given)
+        EventProvider("memory:").on_failure(given)
     assert why in str(refused.value)
 
 
@@ -281,9 +281,16 @@ def test_a_hook_may_be_any_callable_of_one_argument_and_is_returned() -> None:
         """Note."""
 
     pager = Pager()
-    assert provider.failed(pager) is pager
-    assert provider.failed(note) is note
-    assert provider.failed(print) is print
+    assert provider.on_failure(pager) is pager
+    assert provider.on_failure(note) is note
+    assert provider.on_failure(print) is print
+
+
+def test_the_old_name_warns_and_does_the_same() -> None:
+    provider, told = EventProvider("memory:"), list[JobFailure]()
+    with pytest.warns(DeprecationWarning, match=r"provider\.failed is deprecated: use provider\.on_failure"):
+        assert provider.failed(told.append) == told.append
+    assert [hook.function for hook in provider._life.failure_hooks] == [told.append]
 
 
 @pytest.mark.real
@@ -292,7 +299,7 @@ async def test_a_plain_hook_begins_at_once_while_others_block_their_threads(
 ) -> None:
     provider, gate, began = make_provider(), threading.Event(), list[str]()
 
-    @provider.failed
+    @provider.on_failure
     def hold(failure: JobFailure) -> None:
         began.append(failure.job_id)
         gate.wait(240)

@@ -105,12 +105,12 @@ async def test_what_is_called_beside_handlers_may_exit(
     async def fails(payload: int) -> None:
         raise ValueError(payload)
 
-    @provider.failed
+    @provider.on_failure
     async def hook(failure: JobFailure) -> None:
         heard.append("hook")
         raise error
 
-    @provider.failed
+    @provider.on_failure
     def hook_in_thread(failure: JobFailure) -> None:
         heard.append("thread hook")
         raise error

@@ -75,7 +75,7 @@ async def test_errors_in_a_flow_do_not_quote_what_is_sensitive_in_its_input(
     monkeypatch.setattr(spans.trace, "_TRACER_PROVIDER", sdk)
     provider = make_provider()
     told: list[JobFailure] = []
-    provider.failed(told.append)
+    provider.on_failure(told.append)
     flows = WorkflowProvider(provider)
     shop = _function(flows) if kind == "function" else _local(flows, kind)
     async with provider, provider.worker(), provider.watch() as changes:

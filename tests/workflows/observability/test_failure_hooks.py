@@ -39,7 +39,7 @@ class Declined(Exception):
 def _listen(owner: EventProvider | WorkflowProvider) -> list[JobFailure]:
     told: list[JobFailure] = []
 
-    @owner.failed
+    @owner.on_failure
     async def keep(failure: JobFailure) -> None:
         told.append(failure)
 
@@ -69,7 +69,7 @@ async def test_a_failed_flow_is_told_once_with_its_step_after_its_rollbacks(
     flows.register(workflow)
     told, told_flows = _listen(provider), _listen(flows)
 
-    @flows.failed
+    @flows.on_failure
     async def note(failure: JobFailure) -> None:
         order.append("told")
 
@@ -326,5 +326,15 @@ async def _never(*, now_ms: int | None = None) -> float:
 
 def test_a_function_that_cannot_be_a_hook_of_flows_is_refused_at_once() -> None:
     flows, nothing = WorkflowProvider(EventProvider("memory:")), None
-    with pytest.raises(DefinitionError, match=r"write @flows.failed without parentheses"):
-        flows.failed(nothing)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DefinitionError, match=r"write @flows.on_failure without parentheses"):
+        flows.on_failure(nothing)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
+
+def test_the_old_name_warns_and_does_the_same() -> None:
+    provider = EventProvider("memory:")
+    flows = WorkflowProvider(provider)
+    told: list[JobFailure] = []
+    with pytest.warns(DeprecationWarning, match=r"flows\.failed is deprecated: use flows\.on_failure"):
+        assert flows.failed(told.append) == told.append
+    (hook,) = provider._life.failure_hooks
+    assert (hook.function, hook.flows_only) == (told.append, True)

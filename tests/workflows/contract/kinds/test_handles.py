@@ -237,7 +237,7 @@ async def test_a_flow_that_failed_is_told_once_to_the_hook_of_failures(
     heard: list[tuple[str, str]] = []
     flows = await running.open(worker=False)
 
-    @flows.failed
+    @flows.on_failure
     async def alert(failure: JobFailure) -> None:
         heard.append((failure.name, failure.rollback))
 
