@@ -34,8 +34,8 @@ from eventbus.model.batch import Batch
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.event import Event
 from eventbus.model.limit import Limit
-from eventbus.model.old_name import warn_of_old_name
 from eventbus.model.names import DEFAULT_GROUP, check_correlation_id, check_group, check_job_id, queue_name
+from eventbus.model.old_name import warn_of_old_name
 from eventbus.model.retry import check_default
 from eventbus.runtime.loop_ownership import LoopOwnership
 from eventbus.schedule_client import ScheduleClient
@@ -231,12 +231,12 @@ class EventProvider(HandlerRegistry):
         self._life.lifespans.append(function)
         return function
 
-    def listen(
+    def watching(
         self, *kinds: ChangeKind, event: Event[Any, Any] | str | None = None
     ) -> Callable[[Heard], Heard]:
         """Register the decorated function as a listener: it hears what the workers of this process do.
 
-            @provider.listen("failed", "error")
+            @provider.watching("failed", "error")
             async def warn(change: Change) -> None: ...
 
         `kinds` are of `claimed`, `progress`, `retried`, `delayed`, `suspended`, `returned`, `parked`,
@@ -259,6 +259,13 @@ class EventProvider(HandlerRegistry):
             return function
 
         return register
+
+    def listen(
+        self, *kinds: ChangeKind, event: Event[Any, Any] | str | None = None
+    ) -> Callable[[Heard], Heard]:
+        """Do what `watching` does; the old name, for one release."""
+        warn_of_old_name("provider.listen", "provider.watching")
+        return self.watching(*kinds, event=event)
 
     def on_failure(self, hook: H = _NOTHING) -> H:
         """Have a function called for each job, and each flow, that a worker of this process ends as failed.

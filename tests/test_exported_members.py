@@ -217,7 +217,7 @@ _OFFERED = {
     eventbus.EventProvider: (
         "add_group cancel context emit emit_many failed flush include inspector jobs lifespan listen on "
         "on_failure pause pool pools queues remove_group result resume schedules set_limit settings start "
-        "stop subscribe sync unsubscribe use watch worker"
+        "stop subscribe sync unsubscribe use watch watching worker"
     ),
     # `add`, `append`, `has_job_of`, `remove`, `running` and `start` are for the provider; the API reference
     # leaves them out.

@@ -73,7 +73,7 @@ def check_listener(function: Any) -> None:
     except (TypeError, ValueError):
         raise DefinitionError(
             f"expected a listener to be a function of one Change, got: {shown(function)}; "
-            'write @provider.listen("completed")'
+            'write @provider.watching("completed")'
         ) from None
 
 

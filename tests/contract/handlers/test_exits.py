@@ -115,12 +115,12 @@ async def test_what_is_called_beside_handlers_may_exit(
         heard.append("thread hook")
         raise error
 
-    @provider.listen("failed")
+    @provider.watching("failed")
     async def listener(change: Any) -> None:
         heard.append("listener")
         raise error
 
-    @provider.listen("failed")
+    @provider.watching("failed")
     def listener_in_thread(change: Any) -> None:
         heard.append("thread listener")
         raise error

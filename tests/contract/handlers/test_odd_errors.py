@@ -77,14 +77,14 @@ async def test_a_listener_of_any_end_holds_up_no_job(make_provider: MakeProvider
 
     if how == "cancelled":
 
-        @provider.listen("completed")
+        @provider.watching("completed")
         async def other(change: Change) -> None:
             heard.release()
             raise asyncio.CancelledError
 
     else:
 
-        @provider.listen("completed")
+        @provider.watching("completed")
         def listen(change: Change) -> None:
             loop.call_soon_threadsafe(heard.release)
             next(iter(()))

@@ -1,4 +1,4 @@
-"""`provider.listen`: what the workers of this process do, told to functions of the program."""
+"""`provider.watching`: what the workers of this process do, told to functions of the program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_listeners_hear_the_life_of_a_job(make_provider: MakeProvider, unt
         await ctx.progress(n)
         return 2 * n
 
-    @provider.listen("claimed", "progress", "completed")
+    @provider.watching("claimed", "progress", "completed")
     async def hear(change: Change) -> None:
         heard.append(change)
 
@@ -66,7 +66,7 @@ async def test_retries_failures_and_what_is_put_off_are_told_apart(
             raise Later(0.001)
         raise ValueError("no")
 
-    @provider.listen("delayed", "retried", "failed", "completed")
+    @provider.watching("delayed", "retried", "failed", "completed")
     def hear(change: Change) -> None:
         heard.append(change)
 
@@ -88,7 +88,7 @@ async def test_a_plain_function_runs_in_a_thread(make_provider: MakeProvider, un
     @provider.on("a")
     async def run(n: int) -> None: ...
 
-    @provider.listen("completed")
+    @provider.watching("completed")
     def hear(change: Change) -> None:
         threads.append(threading.current_thread())
 
@@ -106,11 +106,11 @@ async def test_a_listener_of_an_event_hears_no_other(make_provider: MakeProvider
     @provider.on("a", group="audit")
     async def run(n: int) -> None: ...
 
-    @provider.listen("completed", event="a")
+    @provider.watching("completed", event="a")
     async def hear(change: Change) -> None:
         heard.append(change.queue)
 
-    @provider.listen("completed")
+    @provider.watching("completed")
     async def hear_all(change: Change) -> None:
         every.append(change.queue)
 
@@ -131,7 +131,7 @@ async def test_a_job_that_is_cancelled_or_given_back_is_told_so(
         runs.append(n)
         await asyncio.Event().wait()
 
-    @provider.listen("cancelled", "returned")
+    @provider.watching("cancelled", "returned")
     async def hear(change: Change) -> None:
         heard.append(change.what)
 
@@ -154,15 +154,15 @@ async def test_a_listener_that_raises_is_logged_and_holds_up_nobody(
     @provider.on("a")
     async def run(n: int) -> None: ...
 
-    @provider.listen("completed")
+    @provider.watching("completed")
     async def fail(change: Change) -> None:
         raise ValueError("no disk")
 
-    @provider.listen("completed")
+    @provider.watching("completed")
     async def hear(change: Change) -> None:
         heard.append(change.what)
 
-    @provider.listen("error")
+    @provider.watching("error")
     async def note(change: Change) -> None:
         errors.append(change)
         raise ValueError("and this one too")
@@ -185,7 +185,7 @@ async def test_an_error_outside_of_any_job_is_told(
     @provider.on("a")
     async def run(n: int) -> None: ...
 
-    @provider.listen("error")
+    @provider.watching("error")
     async def note(change: Change) -> None:
         heard.append(change)
 
@@ -213,7 +213,7 @@ async def test_a_worker_that_ends_by_an_error_tells_it(
     @provider.on("a")
     async def run(n: int) -> None: ...
 
-    @provider.listen("error")
+    @provider.watching("error")
     async def note(change: Change) -> None:
         heard.append(change)
 
@@ -243,8 +243,8 @@ async def test_a_stall_that_the_worker_rescues_is_told(make_provider: MakeProvid
     @second.on("a")
     async def run(n: int) -> None: ...
 
-    @first.listen("stalled")  # it may rescue its job itself
-    @second.listen("stalled")
+    @first.watching("stalled")  # it may rescue its job itself
+    @second.watching("stalled")
     async def note(change: Change) -> None:
         heard.append(change)
 
@@ -268,7 +268,7 @@ async def test_who_is_too_slow_misses_changes_and_is_told(
     @provider.on("a")
     async def run(n: int) -> None: ...
 
-    @provider.listen("completed", "missed")
+    @provider.watching("completed", "missed")
     async def hear(change: Change) -> None:
         await gate.wait()
         heard.append(change.what)
@@ -298,9 +298,18 @@ def test_kinds_that_no_worker_tells_are_refused(
     make_provider: MakeProvider, kinds: Any, options: Any, match: str
 ) -> None:
     with pytest.raises(DefinitionError, match=match):
-        make_provider().listen(*kinds, **options)
+        make_provider().watching(*kinds, **options)
 
 
 def test_what_is_no_function_of_a_change_is_refused(make_provider: MakeProvider) -> None:
     with pytest.raises(DefinitionError, match="function of one Change"):
-        make_provider().listen("completed")(lambda: None)  # pyright: ignore[reportArgumentType]
+        make_provider().watching("completed")(lambda: None)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_old_name_warns_and_does_the_same(make_provider: MakeProvider) -> None:
+    provider, heard = make_provider(), list[Change]()
+    with pytest.warns(DeprecationWarning, match=r"provider\.listen is deprecated: use provider\.watching"):
+        register = provider.listen("completed", event="a")
+    assert register(heard.append) == heard.append
+    assert list(provider._life.listeners._by_kind) == ["completed"]
+    assert [each.scope for each in provider._life.listeners._by_kind["completed"]] == ["event.a"]

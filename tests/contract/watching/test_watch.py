@@ -90,7 +90,7 @@ async def test_progress_that_looks_like_an_error_is_told_as_it_is(make_provider:
     async def tell(_: None, ctx: EventContext) -> None:
         await ctx.progress(progress)
 
-    @provider.listen("progress")
+    @provider.watching("progress")
     def hear(change: Change) -> None:
         heard.append(change.note)
 
