@@ -10,7 +10,7 @@ meets another one looks again, so each decides by what it saw.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from datetime import datetime
 from typing import Any, TypeVar, Unpack
 
@@ -25,6 +25,7 @@ from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.message import NOT_HIDDEN
 from eventbus.model.names import check_event_name, shown
+from eventbus.model.old_name import warn_of_old_name
 from eventbus.schedules.options import (
     ScheduleKeywords,
     ScheduleReport,
@@ -85,7 +86,7 @@ class Schedule:
         """Remove it. Jobs that it has made stay."""
         await self._client.change("remove", self.id)
 
-    async def trigger(self) -> str:
+    async def run_now(self) -> str:
         """Make a job now, whatever the slots are; return its id. It counts for no overlap and no limit."""
         now, row, plan = await self._client.find(self.id)
         job = plan.job(self.id, row.gen, now, chance.token(6))
@@ -94,6 +95,11 @@ class Schedule:
             [AddRow(job, 1, plan.body(self.id, now, job), "", "", "", "", 0, 0, 0, 0, "", plan.limit_key)],
         )
         return job
+
+    def trigger(self) -> Coroutine[Any, Any, str]:
+        """Do what `run_now` does; the old name, for one release."""
+        warn_of_old_name("schedule.trigger", "schedule.run_now")
+        return self.run_now()
 
     async def backfill(self, since: datetime, until: datetime) -> list[str]:
         """Make a job for each slot from `since` to `until` that has none, also if it was missed; return the

@@ -18,7 +18,7 @@ import msgspec
 
 from eventbus.cli.texts import visible
 
-__all__ = ["clean_json", "note_asked", "say", "tell_asked", "write_json", "write_lines"]
+__all__ = ["clean_json", "note_asked", "say", "tell_asked", "tell_old_name", "write_json", "write_lines"]
 
 
 class _Asked:
@@ -36,6 +36,11 @@ def tell_asked() -> None:
     """Say on standard error which server had nothing of what was asked for, and how to ask another one."""
     if _Asked.server:
         say(f"asked {_Asked.server}; --url and --prefix name another server", err=True)
+
+
+def tell_old_name(old: str, new: str) -> None:
+    """Say on standard error that the command line has an old name, which goes with the next release."""
+    say(f"note: {old} is deprecated: use {new}", err=True)
 
 
 def say(*lines: str, err: bool = False, flush: bool = False) -> None:

@@ -13,7 +13,7 @@ from eventbus import EventProvider
 Invoke = Callable[..., Result]
 
 
-def test_a_schedule_is_listed_paused_resumed_triggered_and_removed(
+def test_a_schedule_is_listed_paused_resumed_run_and_removed(
     invoke: Invoke, environment: dict[str, str]
 ) -> None:
     assert invoke("schedules").stdout == "no schedules\n"
@@ -35,7 +35,10 @@ def test_a_schedule_is_listed_paused_resumed_triggered_and_removed(
     assert (report["paused"], report["cron"], report["next"]) == ("audit", "0 3 * * *", 0)
     assert invoke("schedules", "resume", "nightly").exit_code == 0
     assert json.loads(invoke("schedules", "--json").stdout)["next"] > 0
-    assert invoke("schedules", "trigger", "nightly").stdout.startswith("nightly~")
+    assert invoke("schedules", "run", "nightly").stdout.startswith("nightly~")
+    old = invoke("schedules", "trigger", "nightly")
+    assert old.stdout.startswith("nightly~")
+    assert old.stderr == "note: eventbus schedules trigger is deprecated: use eventbus schedules run\n"
     told = invoke("schedules", "show", "nightly").stdout
     assert [
         word for word in ("0 3 * * * UTC", "waits for its next slot", "03:00:00 +0000") if word not in told

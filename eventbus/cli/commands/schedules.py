@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus.cli.controls.watching import WatchOption, look
-from eventbus.cli.output import say, write_lines
+from eventbus.cli.output import say, tell_old_name, write_lines
 from eventbus.cli.toolkit import (
     CommandError,
     UrlOption,
@@ -102,10 +102,17 @@ def resume(schedule: _Id, *, url: UrlOption = None) -> None:
     say(f"schedule {schedule} goes on")
 
 
-@app.command("trigger")
-def trigger(schedule: _Id, *, url: UrlOption = None) -> None:
+@app.command("run")
+def run_now(schedule: _Id, *, url: UrlOption = None) -> None:
     """Make a job now, and print its id."""
-    say(_ask(url, schedule, lambda each: each.trigger()))
+    say(_ask(url, schedule, lambda each: each.run_now()))
+
+
+@app.command("trigger", hidden=True)
+def trigger(schedule: _Id, *, url: UrlOption = None) -> None:
+    """Do what `run` does; the old name, for one release."""
+    tell_old_name("eventbus schedules trigger", "eventbus schedules run")
+    run_now(schedule, url=url)
 
 
 @app.command("remove")

@@ -141,7 +141,7 @@ async def run_schedule(
     report, target = await _find(desk, caller, path["schedule"])
 
     async def run() -> ActionResult:
-        job_id = await desk.provider.schedules.get(report.id).trigger()
+        job_id = await desk.provider.schedules.get(report.id).run_now()
         return ActionResult(changed=True, note=f"job {job_id} is made", job_id=job_id)
 
     return await desk.act(caller, "schedule.run", target, run, reason=order.reason)

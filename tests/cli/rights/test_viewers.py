@@ -95,6 +95,7 @@ WRITES: dict[str, list[str]] = {
     "groups": ["order --remove audit"],
     "schedules pause": ["nightly"],
     "schedules resume": ["nightly"],
+    "schedules run": ["nightly"],
     "schedules trigger": ["nightly"],
     "schedules backfill": ["nightly 2026-11-20 2026-11-22"],
     "schedules remove": ["nightly"],

@@ -50,7 +50,7 @@ async def test_what_a_schedule_emits_has_the_limit_key_of_its_payload(
         schedule = provider.schedules.get("daily")
         first = provider.emit(event, Order("a", 1))
         await until(lambda: done == [1], "these jobs have begun")
-        await schedule.trigger()
+        await schedule.run_now()
         others = [provider.emit(event, Order("b", 2)), provider.emit(event, Order("a", 3))]
         await until(lambda: done == [1, 2], "these jobs have begun")
         (queue,) = await provider.inspector.queues.controls()

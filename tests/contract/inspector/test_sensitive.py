@@ -120,7 +120,7 @@ async def test_what_a_schedule_emits_has_the_marks(make_provider: MakeProvider, 
         schedule = await provider.schedules.add(
             paid, id="nightly", every="1 hour", payload=Order("o-1", CARD)
         )
-        job_id = await schedule.trigger()
+        job_id = await schedule.run_now()
     assert CARD not in str(await other.inspector.jobs.get(job_id))
 
 

@@ -89,7 +89,7 @@ async def test_each_firing_has_the_meta_and_the_correlation_id_around_the_add(
             )
         meta = {"tenant": "acme", "user": "bob"}
         _check(await asyncio.wait_for(seen.get(), 240), "s", meta, "chain-1")
-        await added.trigger()
+        await added.run_now()
         _check(await asyncio.wait_for(seen.get(), 240), "s", meta, "chain-1")
         [slot] = await added.next(1)
         await added.backfill(slot, slot)
@@ -118,7 +118,7 @@ async def test_flows_of_schedules_have_them_too(make_provider: MakeProvider, kin
         _check(await asyncio.wait_for(_Told.queue.get(), 240), "d", {"n": 1}, "declared")
         with provider.context(correlation_id="added", tenant="acme"):
             added = await flows.schedules.add(workflow, id="a", every="1 hour", input=1)
-        flow = await added.trigger()
+        flow = await added.run_now()
         _check(await asyncio.wait_for(_Told.queue.get(), 240), "a", {"tenant": "acme"}, "added")
         assert (await flows.handle(flow, workflow).result(timeout=240)) is not False
 
@@ -133,7 +133,7 @@ async def test_the_job_of_a_schedule_belongs_to_the_trace_that_made_it(
     async with provider, provider.worker():
         with sdk.get_tracer("test").start_as_current_span("request") as span:
             added = await provider.schedules.add(_TICK, id="s", every="1 hour", payload=1)
-        await added.trigger()
+        await added.run_now()
         (_, _, trace) = await asyncio.wait_for(seen.get(), 240)
         assert trace.split("-")[1] == f"{span.get_span_context().trace_id:032x}"
 

@@ -119,12 +119,25 @@ async def test_backfill_makes_a_job_for_each_slot_once(provider: EventProvider) 
         assert sorted(slot for _, slot in slots) == [
             int((since + timedelta(hours=hour)).timestamp() * 1000) for hour in range(4)
         ]
-        job = await schedule.trigger()
+        job = await schedule.run_now()
         await got.get()
         assert got.empty()
         assert job not in jobs
         with pytest.raises(DefinitionError, match="1000 slots"):
             await schedule.backfill(since, since + timedelta(days=300))
+        await schedule.remove()
+
+
+async def test_the_old_name_of_run_now_warns_and_does_the_same(provider: EventProvider) -> None:
+    got = _collect(provider)
+    async with provider, provider.worker():
+        schedule = await provider.schedules.add(_TICK, id="s", cron="0 * * * *", payload=3)
+        with pytest.warns(
+            DeprecationWarning, match=r"schedule\.trigger is deprecated: use schedule\.run_now"
+        ):
+            job = await schedule.trigger()
+        assert job.startswith("s~")
+        await got.get()
         await schedule.remove()
 
 
@@ -223,7 +236,7 @@ async def test_what_a_newer_release_wrote_is_listed_and_can_be_removed(provider:
         assert set(found) == {"plain", "newer"}
         assert "newer" in found["newer"].unreadable
         with pytest.raises(UsageError, match="newer"):
-            await provider.schedules.get("newer").trigger()
+            await provider.schedules.get("newer").run_now()
         await provider.schedules.get("newer").pause()
         with pytest.raises(UsageError, match="newer"):
             await provider.schedules.get("newer").resume()
@@ -237,7 +250,7 @@ async def test_two_who_trigger_at_once_make_two_jobs(make_provider: MakeProvider
         jobs: set[str] = set()
         for _ in range(50):
             jobs |= set(
-                await asyncio.gather(*(each.schedules.get("s").trigger() for each in (first, second)))
+                await asyncio.gather(*(each.schedules.get("s").run_now() for each in (first, second)))
             )
         assert len(jobs) == 100
 

@@ -85,7 +85,7 @@ async def test_a_schedule_of_a_workflow_triggers_backfills_and_meets_its_slots(
     flows.register(report)
     async with provider, provider.worker():
         schedule = await flows.schedules.add(report, id="s", cron="0 * * * *", input=3)
-        flow_id = await schedule.trigger()
+        flow_id = await schedule.run_now()
         assert await flows.handle(flow_id, report).result(timeout=240) == 4
         since = datetime(2026, 3, 1, tzinfo=UTC)
         ids = await schedule.backfill(since, since + timedelta(hours=2))
