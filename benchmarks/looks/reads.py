@@ -34,7 +34,7 @@ _LINES = (
     "queues",
     "queues --json",
     f"queues list {_EVENT}",
-    "queues orders",
+    "queues controls",
     f"queues history {_EVENT}",
     f"queues history {_EVENT} --last 7d --json",
     "workers",

@@ -16,24 +16,33 @@ MakeProvider = Callable[..., EventProvider]
 
 def test_a_queue_is_paused_listed_and_resumed(invoke: Invoke) -> None:
     assert (
-        invoke("queues", "orders").stdout == "no queue is paused or limited, or has a retention of its own\n"
+        invoke("queues", "controls").stdout
+        == "no queue is paused or limited, or has a retention of its own\n"
     )
     assert invoke("queues", "pause", "order.placed", "--reason", "audit").stdout == "order.placed is paused\n"
     told = invoke("queues", "pause", "order.placed", "--group", "billing").stdout
     assert told == "order.placed@billing is paused\n"
-    head, first, second = (line.split() for line in invoke("queues", "orders").stdout.splitlines())
+    head, first, second = (line.split() for line in invoke("queues", "controls").stdout.splitlines())
     assert head == ["queue", "waiting", "running", "limit", "keeps", "paused", "by", "reason"]
     assert (first[:2], first[-1], second[0]) == (
         ["event.order.placed", "0"], "audit", "event.order.placed@billing",
     )  # fmt: skip
-    lines = [json.loads(line) for line in invoke("queues", "orders", "--json").stdout.splitlines()]
+    lines = [json.loads(line) for line in invoke("queues", "controls", "--json").stdout.splitlines()]
     assert [each["reason"] for each in lines] == ["audit", ""]
     assert all("@" in each["paused_by"] and each["paused_ms"] > 0 for each in lines)
     assert invoke("queues", "resume", "event.order.placed").stdout == "event.order.placed goes on\n"
     assert invoke("queues", "resume", "order.placed@billing").exit_code == 0
     assert (
-        invoke("queues", "orders").stdout == "no queue is paused or limited, or has a retention of its own\n"
+        invoke("queues", "controls").stdout
+        == "no queue is paused or limited, or has a retention of its own\n"
     )
+
+
+def test_the_old_name_of_the_list_says_so_and_does_the_same(invoke: Invoke) -> None:
+    assert invoke("queues", "pause", "order.placed").exit_code == 0
+    old, new = invoke("queues", "orders", "--json"), invoke("queues", "controls", "--json")
+    assert (old.stdout, new.stderr) == (new.stdout, "")
+    assert old.stderr == "note: eventbus queues orders is deprecated: use eventbus queues controls\n"
 
 
 def test_a_name_of_nothing_is_refused(invoke: Invoke) -> None:
@@ -55,15 +64,16 @@ def test_a_queue_is_limited_and_let_go(invoke: Invoke) -> None:
     assert told.stdout == "order.placed is limited: 20 at once, 100/1s, 5000/1m\n"
     assert (
         "event.order.placed        0        0  20 at once, 100/1s, 5000/1m"
-        in invoke("queues", "orders").stdout
+        in invoke("queues", "controls").stdout
     )
-    (line,) = invoke("queues", "orders", "--json").stdout.splitlines()
+    (line,) = invoke("queues", "controls", "--json").stdout.splitlines()
     limit = json.loads(line)["limit"]
     assert (limit["at_once"], limit["rate"]) == (20, ["100/1s", "5000/1m"])
     told = invoke("queues", "limit", "order.placed", "--remove")
     assert told.stdout == "order.placed has no limit of its own now\n"
     assert (
-        invoke("queues", "orders").stdout == "no queue is paused or limited, or has a retention of its own\n"
+        invoke("queues", "controls").stdout
+        == "no queue is paused or limited, or has a retention of its own\n"
     )
 
 
@@ -79,12 +89,12 @@ def test_what_a_queue_keeps_is_listed_where_its_event_says_it(
             pass
 
     asyncio.run(serve())
-    head, first, second = invoke("queues", "orders").stdout.splitlines()
+    head, first, second = invoke("queues", "controls").stdout.splitlines()
     assert head.split()[4] == "keeps"
     assert (first.split()[0], second.split()[0]) == ("event.bill", "event.token@audit")
     assert "completed 1000 within 90s, failed 7d" in first
     assert "completed 0 " in second
-    lines = [json.loads(line) for line in invoke("queues", "orders", "--json").stdout.splitlines()]
+    lines = [json.loads(line) for line in invoke("queues", "controls", "--json").stdout.splitlines()]
     assert [(each["keep_completed"], each["keep_failed"]) for each in lines] == [
         ({"count": 1000, "age": 90.0}, {"count": None, "age": 604_800.0}),
         ({"count": 0, "age": None}, None),
@@ -99,13 +109,13 @@ def test_a_list_shows_what_bounds_each_key(make_provider: MakeProvider, invoke: 
             await provider.set_limit(event, Limit(at_once=9, each=5, each_rate="10/1s"))
 
     asyncio.run(limit())
-    assert "9 at once, 5 of each key, 10/1s of each key" in invoke("queues", "orders").stdout
+    assert "9 at once, 5 of each key, 10/1s of each key" in invoke("queues", "controls").stdout
 
 
 def test_each_key_is_limited_and_what_that_replaces_is_told(invoke: Invoke) -> None:
     told = invoke("queues", "limit", "invoice", "--at-once", "9", "--each", "2", "--each-rate", "10/1s")
     assert told.stdout == "invoice is limited: 9 at once, 2 of each key, 10/1s of each key\n"
-    assert "9 at once, 2 of each key, 10/1s of each key" in invoke("queues", "orders").stdout
+    assert "9 at once, 2 of each key, 10/1s of each key" in invoke("queues", "controls").stdout
     told = invoke("queues", "limit", "invoice", "--at-once", "3")
     assert told.stdout == "invoice is limited: 3 at once\n"
     note = "note: this replaces the whole limit; no longer: 2 of each key, 10/1s of each key\n"
@@ -131,5 +141,6 @@ def test_an_order_for_what_nobody_serves_is_given_and_doubted(invoke: Invoke) ->
 
 def test_where_nothing_is_ordered_that_is_said(invoke: Invoke) -> None:
     assert (
-        invoke("queues", "orders").stdout == "no queue is paused or limited, or has a retention of its own\n"
+        invoke("queues", "controls").stdout
+        == "no queue is paused or limited, or has a retention of its own\n"
     )

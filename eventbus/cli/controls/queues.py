@@ -1,6 +1,6 @@
-"""`eventbus queues`: lists all queues, pauses, resumes and limits them, and lists what is ordered for them.
+"""`eventbus queues`: lists all queues, pauses, resumes and limits them, and lists these controls.
 
-The commands need no program, because what is ordered for a queue is kept in the server.
+The commands need no program, because the controls of a queue are kept in the server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.limit_views import show_limit
 from eventbus.cli.controls.overview_views import tabulate_queues
 from eventbus.cli.controls.watching import WatchOption, look
-from eventbus.cli.output import say, write_lines
+from eventbus.cli.output import say, tell_old_name, write_lines
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, tell_asked
 from eventbus.model.durations import milliseconds, text_of_ms
 from eventbus.model.keep import Keep
@@ -82,16 +82,21 @@ def _has_anything(queue: QueueReport) -> bool:
     return any((*counts, queue.parked, queue.workers)) or queue.paused is not None or queue.limited
 
 
-@app.command("orders")
-def list_orders(*, as_json: _Json = False, url: UrlOption = None) -> None:
-    """List the queues for which anything is ordered: limits; what they keep; paused by whom, since when and
-    why.
-    """
+@app.command("controls")
+def list_controls(*, as_json: _Json = False, url: UrlOption = None) -> None:
+    """List the controls of queues: limits; what they keep; paused by whom, since when and why."""
     found = ask_server(url, _list, reads_only=True)
     if as_json:
         write_lines(found)
     else:
         _print(found)
+
+
+@app.command("orders", hidden=True)
+def list_orders(*, as_json: _Json = False, url: UrlOption = None) -> None:
+    """Do what `controls` does; the old name, for one release."""
+    tell_old_name("eventbus queues orders", "eventbus queues controls")
+    list_controls(as_json=as_json, url=url)
 
 
 @app.command("pause")
@@ -178,7 +183,7 @@ def _gone(before: QueueControls, now: Limit) -> str:
 
 
 async def _doubt(provider: EventProvider, name: str, group: str | None, *, limits: bool = False) -> str:
-    """Return why an order may be of no use: nobody serves that queue, and nothing waits there."""
+    """Return why a control may be of no use: nobody serves that queue, and nothing waits there."""
     queue = queue_of(name, group)
     (found,) = await provider.inspector.queues.controls(queue)
     if found.workers or found.waiting:
@@ -221,7 +226,7 @@ def _label(name: str, group: str | None) -> str:
 
 
 def _user() -> str:
-    """Return who gives the order, for whoever reads the list."""
+    """Return who sets the control, for whoever reads the list."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container may know no name for its user
@@ -251,12 +256,12 @@ def _print(found: list[QueueControls]) -> None:
     for each in found:
         since = moment(each.paused_ms) if each.is_paused else "-"
         running = str(each.running) if each.limit else "-"
-        orders = (
+        controls = (
             show_limit(each.limit),
             _show_kept(each),
             since,
             each.paused_by,
             each.reason or each.unreadable,
         )
-        table.add_row(each.queue, str(each.waiting), running, *orders)
+        table.add_row(each.queue, str(each.waiting), running, *controls)
     open_console().print(table)

@@ -19,7 +19,7 @@ _QUEUES = 200
 _MOST_LINES, _MOST_COMMANDS = 1_600_000, 50 * _QUEUES
 """Twice what the dearest read takes: a table of 1,000 jobs, and all about 200 queues."""
 _READS = (
-    *("queues", "queues --json", "queues list bulk", "queues orders", "queues history bulk --last 7d"),
+    *("queues", "queues --json", "queues list bulk", "queues controls", "queues history bulk --last 7d"),
     *("workers", "top --once", "groups", "schedules", "operations list", "audit", "flows", "flows waiting"),
     *(
         f"jobs list bulk --state {state}"

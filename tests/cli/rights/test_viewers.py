@@ -31,7 +31,7 @@ Viewed = Any
 READS: dict[str, list[str]] = {
     "queues": ["", "--json"],
     "queues list": ["", "order", "--json"],
-    "queues orders": ["", "--json"],
+    "queues controls": ["", "--json"],
     "queues history": ["order", "order --last 7d --json"],
     "jobs count": ["order", "workflow.asking --json"],
     "jobs list": [
@@ -96,7 +96,6 @@ WRITES: dict[str, list[str]] = {
     "schedules pause": ["nightly"],
     "schedules resume": ["nightly"],
     "schedules run": ["nightly"],
-    "schedules trigger": ["nightly"],
     "schedules backfill": ["nightly 2026-11-20 2026-11-22"],
     "schedules remove": ["nightly"],
     "operations stop": ["{operation}"],
@@ -121,7 +120,8 @@ def _commands() -> set[str]:
     found: set[str] = set()
     for name in group.list_commands(None):
         command = group.get_command(None, name)
-        inner = list(getattr(command, "commands", {}))
+        # An old name is hidden, and does what the new one does.
+        inner = [each for each, own in getattr(command, "commands", {}).items() if not own.hidden]
         found |= {f"{name} {each}" for each in inner} or {name}
     return found
 
