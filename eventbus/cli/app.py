@@ -41,8 +41,8 @@ _COMMANDS = {
         "eventbus.cli.dashboard.demo:demo",
         "Show the main job: an embedded server, a worker in a second process, and orders to it.",
     ),
-    "tail": OwnCommand(
-        "eventbus.cli.controls.tail:tail",
+    "watch": OwnCommand(
+        "eventbus.cli.controls.watch:watch",
         "Print what happens to jobs and queues, from now on or from a position on, until it is interrupted.",
     ),
     "audit": OwnCommand(
@@ -65,12 +65,14 @@ _COMMANDS = {
     "server": OwnCommand("eventbus.cli.commands.server:app", "The embedded server."),
 }
 """The order is that of the help. A test compares the texts with those of the commands."""
+_OLD = {"tail": "watch"}
 
 
 class _Commands(PluginGroup):
     """All commands: ours, and those of plug-ins."""
 
     own = _COMMANDS
+    old = _OLD
 
 
 app: typer.Typer = typer.Typer(

@@ -27,6 +27,7 @@ import typer
 from typer.main import get_command, get_group
 
 from eventbus.cli.failures import BorderGroup, CommandError, import_hint, one_line
+from eventbus.cli.output import tell_old_name
 from eventbus.cli.prefix_option import add_prefix, begin_line
 
 __all__ = ["COMMANDS", "OwnCommand", "PluginGroup"]
@@ -48,6 +49,8 @@ class PluginGroup(BorderGroup):
     """The commands of `eventbus`, followed by those of plug-ins. A plug-in cannot replace a command."""
 
     own: Mapping[str, OwnCommand] = {}
+    old: Mapping[str, str] = {}
+    """Old names of commands, which no list has, and the new ones: each runs for one release, and says so."""
 
     def main(self, *words: Any, **options: Any) -> Any:
         """Run a command line; see `BorderGroup.main`."""
@@ -60,6 +63,9 @@ class PluginGroup(BorderGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Import a command and return it; None if there is none of this name."""
+        if cmd_name in self.old:
+            tell_old_name(f"eventbus {cmd_name}", f"eventbus {self.old[cmd_name]}")
+            cmd_name = self.old[cmd_name]
         if cmd_name in self.own:
             return add_prefix(_own_command(cmd_name, self.own[cmd_name].place))
         if cmd_name in _find_all():

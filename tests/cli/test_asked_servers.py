@@ -75,7 +75,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         ["jobs", "list", "a"], ["jobs", "count", "a"], ["jobs", "show", "a~1"], ["jobs", "why", "a~1"],
         ["jobs", "find", "--correlation-id", "a"], ["jobs", "failures"], ["workers"], ["top", "--once"],
         ["groups"],
-        ["schedules"], ["schedules", "show", "a"], ["operations", "list"], ["audit"], ["tail"], ["flows"],
+        ["schedules"], ["schedules", "show", "a"], ["operations", "list"], ["audit"], ["watch"], ["flows"],
         ["flows", "show", "a"],
         ["flows", "waiting"], ["flows", "follow", "a"], ["flows", "export", "out"], ["dashboard",
         "--read-only"],

@@ -94,7 +94,7 @@ def test_a_misspelt_group_is_told_with_the_close_one(
         assert invoke(*(word.replace("biling", "billing") for word in words)).exit_code == 0
 
 
-@pytest.mark.parametrize("word", ["show", "pause", "resume", "trigger", "remove"])
+@pytest.mark.parametrize("word", ["show", "pause", "resume", "run", "remove"])
 def test_a_misspelt_schedule_is_told_with_the_close_one(
     make_provider: MakeProvider, invoke: Invoke, server_url: str, word: str
 ) -> None:
@@ -142,7 +142,7 @@ def test_an_emission_of_an_event_that_nobody_knows_is_made_and_noted(
 def test_whoever_follows_a_queue_that_nobody_knows_is_told_and_follows_it(
     make_provider: MakeProvider, start: Callable[..., Program], server_url: str
 ) -> None:
-    program = start("tail", "later", "--count", "1")
+    program = start("watch", "later", "--count", "1")
     program.wait_for(f"note: there is no queue event.later on the server {server_url}")
     _emit_until(make_provider, program)
     assert program.wait() == 0

@@ -107,9 +107,9 @@ WRITES: dict[str, list[str]] = {
     "flows signal": ["{sleeping} approval 1"],
     "flows trigger": ["{sleeping} approval"],
     "worker": ["shop:provider"],
-    "tail": ["order --count 1"],
+    "watch": ["order --count 1"],
 }  # fmt: skip
-"""Each command that changes something, and `tail`, for which the server must note that somebody watches."""
+"""Each command that changes something, and `watch`, for which the server must note that somebody watches."""
 
 APART = {"dashboard", "demo", "server stop"}
 """The dashboard has a test of its own; the others are about the embedded server."""

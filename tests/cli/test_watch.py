@@ -1,4 +1,4 @@
-"""`eventbus tail`: prints what happens, until it is interrupted."""
+"""`eventbus watch`: prints what happens, until it is interrupted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_changes_are_printed_as_they_happen_until_an_interrupt(
     prefix: str,
 ) -> None:
     async with make_provider() as provider:
-        program = start("tail", "order.placed")
+        program = start("watch", "order.placed")
         await _wait_watched(until, admin, prefix)
         await provider.emit("order.placed", 1, reply=False, delay=60).enqueued()
         await provider.emit("another", 1, reply=False).enqueued()
@@ -51,14 +51,14 @@ async def test_programs_get_objects_with_positions_to_go_on_from(
     prefix: str,
 ) -> None:
     async with make_provider() as provider:
-        first = start("tail", "--json", "--count", "2")
+        first = start("watch", "--json", "--count", "2")
         await _wait_watched(until, admin, prefix)
         for n in range(4):
             await provider.emit("a", n, reply=False).enqueued()
         assert await asyncio.to_thread(first.wait) == 0
         seen = [json.loads(line) for line in first.output]
         again = start(
-            "tail", "a", "--json", "--count", "2", "--since", seen[-1]["position"], "--kind", "added"
+            "watch", "a", "--json", "--count", "2", "--since", seen[-1]["position"], "--kind", "added"
         )
         assert await asyncio.to_thread(again.wait) == 0
         seen += [json.loads(line) for line in again.output]
@@ -68,12 +68,19 @@ async def test_programs_get_objects_with_positions_to_go_on_from(
 
 
 def test_a_kind_that_is_none_is_refused(invoke: Invoke) -> None:
-    result = invoke("tail", "--kind", "finished")
+    result = invoke("watch", "--kind", "finished")
     assert result.exit_code == 2
     assert "no changes of kind 'finished'; there are: added, delayed" in result.stderr
 
 
 def test_a_position_that_is_none_is_refused(invoke: Invoke) -> None:
-    result = invoke("tail", "--since", "x")
+    result = invoke("watch", "--since", "x")
     assert result.exit_code == 2
     assert "position of a change" in result.stderr
+
+
+def test_the_old_name_says_so_and_does_the_same(invoke: Invoke) -> None:
+    old, new = invoke("tail", "--kind", "finished"), invoke("watch", "--kind", "finished")
+    assert (old.exit_code, old.stdout) == (new.exit_code, new.stdout)
+    assert old.stderr == f"note: eventbus tail is deprecated: use eventbus watch\n{new.stderr}"
+    assert "tail" not in invoke("--help").stdout

@@ -1,4 +1,4 @@
-"""`eventbus tail`: prints what happens to jobs and queues, as it happens, until it is interrupted."""
+"""`eventbus watch`: prints what happens to jobs and queues, as it happens, until it is interrupted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from eventbus.cli.toolkit import UrlOption, ask_server, moment, printable
 from eventbus.provider import EventProvider
 from eventbus.telemetry.change import CHANGE_KINDS
 
-__all__ = ["tail"]
+__all__ = ["watch"]
 
 _WIDTH = max(map(len, CHANGE_KINDS))
 
 
-def tail(
+def watch(
     event: Annotated[
         str | None,
         typer.Argument(metavar="[EVENT]", help="An event, NAME@GROUP, or a queue; without it all queues."),
@@ -50,11 +50,11 @@ def tail(
 
     async def follow(provider: EventProvider) -> None:
         left = count
-        watch = provider.watch(event, since=since)
+        changes = provider.watch(event, since=since)
         if event is not None:
             await note_unknown_queue(provider, queue_of(event))
-        async with aclosing(watch):
-            async for change in watch:
+        async with aclosing(changes):
+            async for change in changes:
                 if change.what in wanted:
                     _print(change, as_json=as_json)
                     left = None if left is None else left - 1
