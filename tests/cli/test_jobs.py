@@ -297,8 +297,13 @@ def test_a_job_shows_its_chain_by_which_the_others_are_found(
         assert line in shown
     told = json.loads(invoke("jobs", "show", job, "--json").stdout)
     assert (told["correlation_id"], told["key"], told["meta"]) == ("chain 7", "k 7", {"tenant": "acme"})
-    for option in ("--correlation", "--correlation-id"):
-        assert job in invoke("jobs", "find", option, "chain 7").stdout
+    found = invoke("jobs", "find", "--correlation-id", "chain 7")
+    assert job in found.stdout
+    old = invoke("jobs", "find", "--correlation", "chain 7")
+    assert (old.stdout, old.stderr) == (
+        found.stdout,
+        "note: --correlation is deprecated: use --correlation-id\n",
+    )
 
 
 def test_jobs_of_several_states_are_listed_one_state_after_the_other(

@@ -12,7 +12,7 @@ from eventbus.admin.jobs.field_search import FieldMatches
 from eventbus.admin.jobs.lookups import FoundJobs
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.output import say, write_json
+from eventbus.cli.output import say, tell_old_name, write_json
 from eventbus.cli.toolkit import (
     CommandError,
     UrlOption,
@@ -35,8 +35,9 @@ def find(
     key: Annotated[str | None, typer.Option(help="The idempotency key, as it was emitted.")] = None,
     correlation_id: Annotated[
         str | None,
-        typer.Option("--correlation-id", "--correlation", help="The id of the chain: jobs and flows."),
+        typer.Option("--correlation-id", help="The id of the chain: jobs and flows."),
     ] = None,
+    old_correlation: Annotated[str | None, typer.Option("--correlation", hidden=True)] = None,
     field: Annotated[
         str | None, typer.Option(metavar="FIELD:VALUE", help="Of the payload: order_id:7, customer.name:Ada.")
     ] = None,
@@ -51,6 +52,9 @@ def find(
     ones, then in the newest
     that ended, 20,000 in all. The jobs of steps are not among them.
     """
+    if old_correlation is not None:
+        tell_old_name("--correlation", "--correlation-id")
+        correlation_id = old_correlation
     queue = None if name is None else queue_of(name)
     if field is not None:
         _find_by_field(

@@ -2,7 +2,7 @@
 
     2f1c0a9be7d4-1      a job, a flow, a queue or an event of this name
     key:order-7         the jobs for which an idempotency key stands
-    correlation:abc     the jobs of a chain
+    correlation-id:abc  the jobs of a chain; `correlation:abc` is its old form, for one release
     order_id:7          the jobs of one queue and state by a field of their payload
 
 What must always hold: nothing is found by a value that the caller may not see; a search says how many jobs it
@@ -60,7 +60,7 @@ async def search(desk: Desk, caller: Caller, _path: dict[str, str], query: Searc
     kind, between, value = wanted.partition(":")
     if between and value and kind == "key":
         return await _by_key(desk, caller, value, query.queue)
-    if between and value and kind == "correlation":
+    if between and value and kind in ("correlation-id", "correlation"):
         return await _by_correlation(desk, caller, value, query.queue)
     direct = await _by_name(desk, caller, wanted)
     if direct.jobs or direct.queues or not (between and value):

@@ -157,7 +157,7 @@ async def test_check_19_what_one_may_not_see_is_on_no_route(
         for path, (_, handlers) in routes.items():
             if "GET" not in handlers or "{" in path or path.endswith("/stream"):
                 continue  # the stream has the same changes as `/tail`, for five seconds
-            for query in ("", "?q=shrouded", "?q=veiled", "?q=key:seven", "?q=correlation:chain"):
+            for query in ("", "?q=shrouded", "?q=veiled", "?q=key:seven", "?q=correlation-id:chain"):
                 if query and not path.endswith(("/find", "/search")):
                     continue
                 if path.endswith("/search") and not query:

@@ -99,7 +99,7 @@ async def test_jobs_are_found_by_id_key_chain_and_queues_by_a_part_of_their_name
     client = open_dashboard(provider)
     job = provider.emit("paid", 1, idempotency_key="k 7", correlation_id="chain-1", reply=False)
     await job.enqueued()
-    for q in (job.job_id, "key:k 7", "correlation:chain-1"):
+    for q in (job.job_id, "key:k 7", "correlation-id:chain-1", "correlation:chain-1"):
         assert [each["id"] for each in (await _search(client, q=q))["jobs"]] == [job.job_id], q
     assert (await _search(client, q="PAI"))["queues"] == ["event.paid"]
     assert (await client.get(f"/find?q={job.job_id}")).headers["location"] == f"/jobs/{job.job_id}"
@@ -114,7 +114,7 @@ async def test_check_19_a_hidden_queue_is_in_no_search(provider: EventProvider, 
     viewer = open_dashboard(provider, sign_in=lambda _: Actor("viewer"), actions=actions)
     job = provider.emit("payout", {"n": 1}, idempotency_key="k", correlation_id="c-1", reply=False)
     await job.enqueued()
-    for q in (job.job_id, "key:k", "correlation:c-1", "payout"):
+    for q in (job.job_id, "key:k", "correlation-id:c-1", "payout"):
         found = await _search(viewer, q=q)
         assert (found["jobs"], found["queues"]) == ([], []), q
     assert (await viewer.get("/api/v1/search?q=n:1&queue=payout")).status_code == 404
