@@ -153,6 +153,15 @@ def test_every_module_is_named_for_what_it_holds() -> None:
     assert nameless == set()
 
 
+def test_no_two_public_classes_share_a_name() -> None:
+    where: dict[str, list[str]] = {}
+    for path in _sources(".py", _PACKAGES):
+        for node in _tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(_shown(path))
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
 @pytest.mark.parametrize("package", _PACKAGES)
 def test_the_front_door_lists_its_names_once_and_documented(package: str) -> None:
     module = importlib.import_module(package)

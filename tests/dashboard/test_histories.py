@@ -89,4 +89,4 @@ async def test_check_25_the_chart_of_six_hundred_jobs_has_all_of_them_and_their_
     assert sum(each["completed"] for each in told["periods"]) == 450
     assert sum(each["failed"] for each in told["periods"]) == 150
     assert kept.p95 is not None
-    assert told["run_p95"] == kept.p95 >= 0.3  # `test_recorder.py` compares it with what really was
+    assert told["run_p95"] == kept.p95 >= 0.3  # `test_history_recorder.py` compares it with what really was
