@@ -181,8 +181,9 @@ class StepRegistry:
         return graph_of(self.workflow(name, version))
 
     def told_graphs(self, name: str) -> dict[str, str]:
-        """Return the graphs of a durable function or a state machine as JSON, by version."""
-        return {graph.version: encode_graph(graph) for graph in map(graph_of, self._versions(name))}
+        """Return the graphs of a workflow of any kind as JSON, by version, of those that it runs here."""
+        every = ((each.version, self.graph(name, each.version)) for each in self._versions(name))
+        return {version: encode_graph(graph) for version, graph in every if graph is not None}
 
     def versions(self, name: str) -> list[str]:
         """Return the registered versions of a workflow in the order of registration."""

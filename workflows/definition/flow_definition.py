@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
-from eventbus import DefinitionError
+from eventbus import DefinitionError, Keep, Limit
 from eventbus.lowlevel import shown
 
 __all__ = [
@@ -42,6 +42,10 @@ class FlowDefinition(Generic[I, O]):
     output: Any
     errors: tuple[type[Exception], ...]
     timeout: float | None
+    concurrency: int | None
+    limit: Limit | None
+    keep_completed: Keep | None
+    keep_failed: Keep | None
 
     @property
     def version(self) -> str:

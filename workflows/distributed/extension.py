@@ -7,11 +7,12 @@ from functools import partial
 
 from eventbus.lowlevel import Around, Consumer, JobClient, Target, WorkerServices
 from workflows.definition.middleware import FlowMiddleware
-from workflows.distributed.flow_consumer import FlowConsumer
-from workflows.distributed.functions.durable_consumer import DurableConsumer
+from workflows.distributed.flow_consumer import FlowConsumer, FlowDriver
+from workflows.distributed.functions.durable_flow import DurableDriver
 from workflows.distributed.functions.task_jobs import TaskConsumer
 from workflows.distributed.functions.task_pools import check_tasks
-from workflows.distributed.machines.machine_consumer import MachineConsumer
+from workflows.distributed.graph_flow import GraphDriver
+from workflows.distributed.machines.machine_flow import MachineDriver
 from workflows.distributed.nested_undo import add_nested
 from workflows.distributed.steering import find_target, list_targets, steering
 from workflows.distributed.step_consumer import StepConsumer, step_queues
@@ -73,17 +74,20 @@ class FlowExtension:
             for durable in self._registry.durables:
                 check_tasks(durable, self._runtime)
         name, step = split_queue(queue)
-        machine = self._registry.machine(name)
-        if machine is not None:
-            return MachineConsumer(name, self._runtime, services, machine)
-        is_durable = self._registry.durable(name) is not None
-        if step is not None:
-            if is_durable:
-                return TaskConsumer(name, self._runtime, services)
-            return StepConsumer(name, self._runtime, services, limited=step)
-        if is_durable:
-            return DurableConsumer(name, self._runtime, services)
-        return FlowConsumer(name, self._runtime, services)
+        runtime, durable = self._runtime, self._registry.durable(name)
+        if step is None:
+            return FlowConsumer(name, self._driver(name, runtime), runtime)
+        if durable is not None:
+            return TaskConsumer(name, runtime, services)
+        return StepConsumer(name, runtime, services, limited=step)
+
+    def _driver(self, name: str, runtime: WorkerRuntime) -> FlowDriver:
+        """Return what runs the flows of the kind that has this name."""
+        if (machine := self._registry.machine(name)) is not None:
+            return MachineDriver(machine, runtime)
+        if (durable := self._registry.durable(name)) is not None:
+            return DurableDriver(durable, runtime)
+        return GraphDriver(name, runtime)
 
     # For tests.
 

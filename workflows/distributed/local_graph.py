@@ -33,7 +33,6 @@ from eventbus.lowlevel import (
     Outcome,
     Settle,
     WorkerHost,
-    complete,
     fail,
     get_logger,
     give_back,
@@ -56,7 +55,6 @@ from workflows.execution.graph_entries import restore_graph
 from workflows.execution.graph_run import GraphRun
 from workflows.execution.graph_state import GraphState
 from workflows.execution.graph_surroundings import StepChild
-from workflows.execution.hook_runner import run_completed
 from workflows.execution.slots import FlowSlots
 from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import (
@@ -68,7 +66,7 @@ from workflows.execution.step_runner import (
     TRACE_ID,
     rule_of,
 )
-from workflows.execution.surroundings import FlowStops, LeaseLost
+from workflows.execution.surroundings import FlowStops
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory
 from workflows.records.ids import split_item
@@ -107,10 +105,10 @@ class LocalGraph:
         self._children.core.quiet = self._graph.settle_down
 
     async def run(self) -> Settle | None:
-        """Run steps until none can go on here, and return what becomes of the flow; None if the lease is
-        lost.
+        """Run steps until none can go on here, and return what becomes of the flow; None if it waits in the
+        server.
 
-        Raises the error of the `completed` hook, and StoreError.
+        Raises FlowStops, LeaseLost, ServerAway, the error of the `completed` hook, and StoreError.
         """
         graph, state = self._graph, self._state
         self._set_flow_facts()
@@ -121,16 +119,12 @@ class LocalGraph:
             if state.failed is not None:
                 return fail(state.failed.failure)
             if state.is_complete:
-                return await self._complete()
+                return await self._flow.complete(self._activation.job, self._state.records)
             if self._around.may_start() and not graph.is_halted:
                 return await self._wait()
-        except FlowStops:
             return give_back()
-        except LeaseLost:
-            return None
         finally:
             await self._children.core.close()
-        return give_back()
 
     @property
     def has_failed(self) -> bool:
@@ -154,19 +148,6 @@ class LocalGraph:
                 self._graph.apart.open, until_ms=until_ms, listens=listens
             )
         return self._activation.sleep(until_ms=until_ms, listens=listens) if waits else give_back()
-
-    async def _complete(self) -> Settle:
-        flow, job = self._flow, self._activation.job
-        with flow.span("completed", job_id=job.id, attempt=job.attempts + 1) as traceparent:
-            context = flow.context(
-                "",
-                job_id=job.id,
-                attempt=job.attempts + 1,
-                traceparent=traceparent,
-                records=self._state.records,
-                reach=flow.workflow.steps,
-            )
-            return complete(await run_completed(flow.workflow, context, flow.runtime.call_sync))
 
     def _set_flow_facts(self) -> None:
         """Set the fields of log events that all attempts share: their contexts are copies of this one."""

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from eventbus import StoreCorrupt, StoreError
+from eventbus import ProviderStopped, StoreCorrupt, StoreError
 from eventbus.lowlevel import (
     Attempt,
     Emits,
     Job,
     JobClient,
     Places,
+    Settle,
     ThreadPool,
     WorkerServices,
+    complete,
     outside_job,
     run_blocking,
-    trace_id_of,
     tracer,
 )
 from workflows.definition.codecs import Codecs
@@ -34,9 +46,10 @@ from workflows.distributed.caches.flow_cache import FlowCache
 from workflows.distributed.caches.result_cache import MAX_RESULTS, NEAR_RESULTS, ResultCache
 from workflows.distributed.paused_steps import PausedSteps
 from workflows.distributed.thread_calls import call_in_thread
-from workflows.distributed.undo_plan import UndoPlan
 from workflows.execution.environment import is_in_loop
+from workflows.execution.hook_runner import run_completed
 from workflows.execution.process_steps import PooledSteps
+from workflows.execution.rollback import AddInner, UndoPlan
 from workflows.execution.spans import flow_attributes, work_span
 from workflows.execution.surroundings import PoolSlots
 from workflows.records.entries import Entry
@@ -45,16 +58,13 @@ from workflows.records.ids import member_id, split_item
 from workflows.records.records import FlowMessage, StepRecord, encode_step, read_message_of, read_step
 from workflows.registry import StepRegistry
 
-__all__ = ["AWAY_MS", "AddNested", "Flow", "ServerAway", "WorkerRuntime"]
+__all__ = ["AWAY_MS", "AddNested", "Flow", "ServerAway", "WorkerRuntime", "needing_server"]
 
 T = TypeVar("T")
 
-AddNested: TypeAlias = "Callable[[WorkerRuntime, str, str, str, UndoPlan, str], Awaitable[None]]"
-"""Adds to a plan what is to be undone of a nested flow: its id, its state, its error, the plan, and the path
-of its step.
-
-It is the same for flows of every kind (`distributed.nested_undo`), so the runtime has it, and no kind knows
-the others.
+AddNested: TypeAlias = "Callable[[WorkerRuntime, UndoPlan, str, str, str, str], Awaitable[None]]"
+"""What `execution.rollback.AddInner` is, given the runtime. It is the same for flows of every kind
+(`distributed.nested_undo`), so the runtime has it, and no kind knows the others.
 """
 
 _CHOSEN = 10_000  # bare flows whose version a worker remembers, by run; the oldest is forgotten first
@@ -76,7 +86,7 @@ class WorkerRuntime:
         add_nested: AddNested,
     ) -> None:
         self.middleware: Sequence[FlowMiddleware] = middleware
-        self.add_nested = add_nested
+        self.add_inner: AddInner = partial(add_nested, self)
         self.jobs = jobs
         self.services = services
         self.registry = registry
@@ -208,6 +218,17 @@ class ServerAway(Exception):
     """The server could not be reached before a function ran, so this does not count as an attempt."""
 
 
+@contextmanager
+def needing_server() -> Generator[None]:
+    """Raise ServerAway for an error of the server inside, where no error is one of a user's function."""
+    try:
+        yield
+    except StoreCorrupt:
+        raise
+    except (StoreError, ProviderStopped) as error:
+        raise ServerAway(str(error)) from error
+
+
 class Flow:
     """One flow as its jobs see it; implements `definition.context.FlowTools` for their contexts."""
 
@@ -329,11 +350,23 @@ class Flow:
             own=own or Attempt(self.runtime.services.host, outside_job(job_id), ""),
         )
 
-    @property
-    def trace(self) -> dict[str, str]:
-        """The fields of log events that identify the flow's trace."""
-        trace_id = trace_id_of(self.message.traceparent)
-        return {"trace_id": trace_id} if trace_id else {}
+    async def complete(
+        self, job: Job, records: Mapping[str, StepRecord], unloaded: Collection[str] = ()
+    ) -> Settle:
+        """Run the `completed` hook, and return the settle with the flow's output. Raises what the hook
+        raises.
+        """
+        with self.span("completed", job_id=job.id, attempt=job.attempts + 1) as traceparent:
+            context = self.context(
+                "",
+                job_id=job.id,
+                attempt=job.attempts + 1,
+                traceparent=traceparent,
+                records=records,
+                reach=self.workflow.steps,
+                unloaded=unloaded,
+            )
+            return complete(await run_completed(self.workflow, context, self.runtime.call_sync))
 
     def span(
         self,

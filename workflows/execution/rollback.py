@@ -1,8 +1,8 @@
 """The saga: it runs the rollbacks of a stopped flow's completed steps, in reverse order, durably.
 
-Distributed and inline flows share it. Not here: the list of rollbacks and its order
-(`distributed.undo.spread_undo`, `distributed.undo.local_undo`, `inline.flow`), and storing the checkpoints
-(`save`).
+All kinds of flows share it, distributed and inline: each gives its plan. Not here: how a kind makes its plan
+from its journal (`distributed.undo.spread_undo`, `distributed.undo.local_undo`, `functions.rollbacks`,
+`machines.undo`, `inline`), and storing the checkpoints (`save`).
 
 What must always hold:
 - rollbacks run one at a time, in the given order, each with its own retry rule and timeout;
@@ -14,24 +14,38 @@ What must always hold:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from eventbus import Retry
-from eventbus.lowlevel import describe, get_logger, log_failure, note_around
+from eventbus.lowlevel import Failure, describe, get_logger, log_failure, note_around
 from workflows.definition.context import StepContext, codecs_of, keeping_lines_in
 from workflows.definition.flow_tools import CallSync
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import Rollback
 from workflows.execution.attempt import AttemptRun, Ended
+from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import call, judge
-from workflows.records.records import StepRecord
+from workflows.execution.stop import Stop
+from workflows.records.indeterminate import unknown_text
+from workflows.records.records import StepRecord, describe_flow, read_flow_failure
 
-__all__ = ["RollbackResult", "Saga", "Undo", "Undoable", "failures_of", "verdict_on"]
+__all__ = [
+    "AddInner",
+    "RollbackResult",
+    "Saga",
+    "Undo",
+    "UndoPlan",
+    "Undoable",
+    "UnknownHere",
+    "failures_of",
+    "plan_graph",
+]
 
 _log = get_logger("workflows")
 
@@ -82,9 +96,6 @@ class Undoable(Protocol):
         rollback.
         """
         ...
-
-
-U = TypeVar("U", bound=Undoable)
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,12 +151,124 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True):
         await call(step.undo, ctx, result, is_async=step.undo_is_async, call_sync=call_sync, kind="rollback")
 
 
-class Saga(Generic[U]):
-    """Runs a list of rollbacks. Await `run` only once."""
+class UnknownHere(Exception):
+    """This process does not know a workflow, a task or a rollback that it needs, or not in the needed
+    version.
+    """
+
+
+class UndoPlan(msgspec.Struct):
+    """What a stopped flow has to undo, and the facts that its error tells besides."""
+
+    undos: list[Undoable] = []
+    """The rollbacks to run, in order."""
+    done: Mapping[str, str] = {}
+    """Outcomes that were saved before, by path: the record of the error, empty on success."""
+    inherited: list[RollbackResult] = []
+    """Steps that were not undone: unknown ones, and failed rollbacks inside sub-workflows that stopped."""
+    records: dict[str, StepRecord] = {}
+    unloaded: list[str] = []
+    """Completed steps whose results were left out because of their size."""
+    is_doubtful: bool = False
+    """Whether more may have taken effect than anybody knows."""
+
+    def add(self, inner: UndoPlan) -> None:
+        """Undo a flow that completed inside this one as well, next."""
+        self.undos += inner.undos
+        self.inherited += inner.inherited
+        self.is_doubtful = self.is_doubtful or inner.is_doubtful
+
+    def inherit(self, path: str, text: str) -> None:
+        """Take over what the flow that ran at `path` could not undo: it did not complete, and `text` is the
+        record of its error.
+        """
+        failure = read_flow_failure(text)
+        if failure is None:  # no saga has told: only the error of plain work leaves nothing open
+            self.is_doubtful = self.is_doubtful or not _is_plain_failure(text)
+            return
+        self.is_doubtful = self.is_doubtful or failure.rollback == "incomplete" or failure.stalls > 0
+        self.inherited += [(f"{path}/{name}", bytes(raw).decode()) for name, raw in failure.rollback_errors]
+
+    def end(
+        self,
+        stop: Stop,
+        outcomes: Sequence[RollbackResult],
+        *,
+        flow_id: str,
+        workflow: str,
+        timeout: float | None,
+    ) -> tuple[Rollback, str]:
+        """Return the verdict on all rollbacks, of which `outcomes` ran, and the record of the flow's error.
+
+        `timeout` are the seconds that the flow had.
+        """
+        every = [*self.inherited, *outcomes]
+        verdict = "incomplete" if self.is_doubtful else _verdict_on(every)
+        text = describe_flow(
+            stop.cause,
+            flow_id=flow_id,
+            workflow=workflow,
+            step=stop.step,
+            error=stop.failure,
+            job=stop.job,
+            timeout=timeout or 0.0,
+            reason=stop.reason,
+            rollback=verdict,
+            rollback_errors=failures_of(every),
+        )
+        return verdict, text
+
+
+def _is_plain_failure(text: str) -> bool:
+    try:
+        return msgspec.json.decode(text, type=Failure).stalls == 0
+    except (msgspec.MsgspecError, UnicodeError):
+        return False
+
+
+AddInner: TypeAlias = Callable[[UndoPlan, str, str, str, str], Awaitable[None]]
+"""Adds to a plan the flow that another one started: its id, its state, the record of its error, and the path
+of the step or of the call that ran it. A completed one is undone as if the outer one had done what it did;
+one that did not complete has undone its own, and the plan inherits what it could not undo. Raises
+UnknownHere, StoreError.
+"""
+
+
+async def plan_graph(
+    runs: Iterable[StepRun],
+    workflow: Workflow[Any, Any],
+    records: dict[str, StepRecord],
+    context: Callable[[str, int], StepContext[Any]],
+    add_inner: AddInner,
+    prefix: str = "",
+) -> UndoPlan:
+    """Return the plan of a graph of which these steps have ended, the last one first; `prefix` begins their
+    paths.
+
+    `context(step, n)` makes the context of attempt n of a rollback. Raises what `add_inner` raises.
+    """
+    plan = UndoPlan(records=records)
+    for run in runs:
+        name = run.step.name
+        path = prefix + name
+        if run.step.workflow is not None:
+            if run.child and run.state != "skipped":
+                state = "completed" if run.state == "completed" else "failed"
+                await add_inner(plan, run.child, state, run.failure, path)
+        elif run.wants_undo:
+            ctx = partial(context, name)
+            plan.undos.append(Undo(path=path, step=run.step, workflow=workflow, record=run.record, ctx=ctx))
+        elif run.is_doubtful:
+            plan.inherited.append((path, unknown_text(1, run.failure)))
+    return plan
+
+
+class Saga:
+    """Runs the rollbacks of a plan. Await `run` only once."""
 
     def __init__(
         self,
-        undos: Sequence[U],
+        plan: UndoPlan,
         *,
         flow_id: str,
         call_sync: CallSync,
@@ -153,11 +276,10 @@ class Saga(Generic[U]):
         save: Callable[[str, str], Awaitable[Any]] | None = None,
         save_try: Callable[[str, int], Awaitable[Any]] | None = None,
         tried: Mapping[str, int] | None = None,
-        done: Mapping[str, str] | None = None,
-        around: Callable[[U, int], AbstractContextManager[str]] | None = None,
+        around: Callable[[Undoable, int], AbstractContextManager[str]] | None = None,
         facts: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare the rollbacks `undos`, without those in `done`: outcomes that were saved before, by path.
+        """Prepare the rollbacks of `plan`, without those that are done.
 
         `save_try(path, n)` stores that attempt n failed and another one follows; `tried` is what it stored.
 
@@ -165,14 +287,13 @@ class Saga(Generic[U]):
         one outcome; `sleep(seconds)` waits between attempts; `facts` are fields of log events besides the
         flow's id.
         """
-        self._undos = undos
+        self._plan = plan
         self._flow_id = flow_id
         self._call_sync = call_sync
         self._sleep = sleep
         self._save = save
         self._save_try = save_try
         self._tried = tried or {}
-        self._done = dict(done or {})
         self._around = around
         self._facts = facts or {}
 
@@ -182,8 +303,8 @@ class Saga(Generic[U]):
         Cancelling this call cancels the running rollback, whose outcome is then not saved.
         """
         outcomes: list[RollbackResult] = []
-        for undo in self._undos:
-            failure = self._done.get(undo.path)
+        for undo in self._plan.undos:
+            failure = self._plan.done.get(undo.path)
             if failure is None:
                 failure = await self._run(undo)
                 if self._save is not None:  # before the next one, so that a crash repeats only this rollback
@@ -195,7 +316,7 @@ class Saga(Generic[U]):
             _log.info("rollback ended", flow_id=self._flow_id, succeeded=succeeded, failed=failed)
         return outcomes
 
-    async def _run(self, undo: U) -> str:
+    async def _run(self, undo: Undoable) -> str:
         """Run one rollback with its retries; return the record of its last error, empty on success."""
         rule = undo.rule
         attempts = self._tried.get(undo.path, 0)
@@ -213,7 +334,9 @@ class Saga(Generic[U]):
                 await self._save_try(undo.path, attempts)
             await self._sleep(delay)
 
-    def _tell(self, undo: U, failure: str, *, attempt: int, attempts: int, delay: float | None) -> None:
+    def _tell(
+        self, undo: Undoable, failure: str, *, attempt: int, attempts: int, delay: float | None
+    ) -> None:
         """Log a failed attempt; a declared error too, because a rollback has no caller to answer."""
         facts = {"workflow": undo.owner, "flow_id": self._flow_id, "step": undo.path}
         log_failure(
@@ -224,7 +347,7 @@ class Saga(Generic[U]):
             retry_in=delay,
         )
 
-    async def _attempt(self, undo: U, number: int) -> Ended:
+    async def _attempt(self, undo: Undoable, number: int) -> Ended:
         attempt = AttemptRun(
             lambda: self._call(undo, number),
             what=f"the rollback of step {undo.path!r}",
@@ -232,7 +355,7 @@ class Saga(Generic[U]):
         )
         return await attempt.run()
 
-    async def _call(self, undo: U, number: int) -> None:
+    async def _call(self, undo: Undoable, number: int) -> None:
         with self._around(undo, number) if self._around is not None else nullcontext(""):
             await undo.perform(number, self._call_sync, self._flow_id)
 
@@ -242,7 +365,7 @@ def failures_of(outcomes: Sequence[RollbackResult]) -> list[RollbackResult]:
     return [(path, failure) for path, failure in outcomes if failure]
 
 
-def verdict_on(outcomes: Sequence[RollbackResult]) -> Rollback:
+def _verdict_on(outcomes: Sequence[RollbackResult]) -> Rollback:
     """Return the summary of all rollbacks of a flow."""
     if not outcomes:
         return "none"

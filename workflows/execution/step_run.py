@@ -7,7 +7,7 @@ ones may have run follows from those that are recorded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -18,9 +18,7 @@ from workflows.definition.codecs import Codecs
 from workflows.definition.each import EachStep, join_results, make_item
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
-from workflows.execution.rollback import RollbackResult
 from workflows.execution.step_runner import judge, rule_of
-from workflows.records.indeterminate import unknown_text
 from workflows.records.records import StepRecord, error_text
 from workflows.records.report import StepReport, StepState
 
@@ -41,7 +39,6 @@ class StepRun:
         "due_ms",
         "failure",
         "has_saved",
-        "inherited",
         "is_apart",
         "is_started",
         "items",
@@ -68,8 +65,6 @@ class StepRun:
         """The record of the error with which it failed for good or with its last attempt."""
         self.told: str = ""
         """The same error for people."""
-        self.inherited: Sequence[RollbackResult] = ()
-        """Rollbacks inside its sub-workflow that failed for good."""
         self.attempt: AttemptRun | None = None
         """The attempt that runs here, or that ran last."""
         self.has_saved: bool = False
@@ -169,14 +164,6 @@ class StepRun:
         """Whether its effect is unknown and no rollback undoes it."""
         has_undo = self.step.undo is not None and not self.step.is_each
         return self.state == "unknown" and has_undo and not self.wants_undo
-
-    def rollback_failures(self) -> list[RollbackResult]:
-        """Return the failures that no rollback here covers: its own if doubtful, or its sub-workflow's."""
-        if self.is_doubtful:
-            return [(self.step.name, unknown_text(1, self.failure))]
-        if self.state == "completed":
-            return []
-        return [(f"{self.step.name}/{path}", failure) for path, failure in self.inherited]
 
     def report(self, codecs: Codecs, *, progress: Any = None) -> StepReport:
         """Return the report of the step so far; `progress` is that of a running attempt."""

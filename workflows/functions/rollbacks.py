@@ -23,20 +23,15 @@ from eventbus.lowlevel import (
 )
 from workflows.definition.flow_tools import CallSync
 from workflows.definition.task import Task, find_task
-from workflows.execution.rollback import RollbackResult
+from workflows.execution.rollback import AddInner, RollbackResult, UndoPlan, UnknownHere
 from workflows.execution.spans import traceparent_around
 from workflows.execution.surroundings import Surroundings
 from workflows.functions.definition import Durable
 from workflows.records.entries import Entry
 from workflows.records.ids import is_nested
 from workflows.records.indeterminate import unknown_text
-from workflows.records.records import read_flow_failure, stalls_in
 
-__all__ = ["TaskUndo", "UnknownTask", "doubts_in", "inherited_in", "undo_of", "undone_in", "undos_of"]
-
-
-class UnknownTask(Exception):
-    """This process has not imported a task whose rollback must run."""
+__all__ = ["TaskUndo", "doubts_in", "plan_function", "undone_in"]
 
 
 class TaskUndo(msgspec.Struct, frozen=True):
@@ -100,41 +95,47 @@ class TaskUndo(msgspec.Struct, frozen=True):
         await self.around.through("rollback", self.path, number, traceparent, value, go_on)
 
 
-def undos_of(durable: Durable[Any, Any], entries: Sequence[Entry], around: Surroundings) -> list[TaskUndo]:
-    """Return the rollbacks to run, the newest first. Raises UnknownTask."""
-    every = (undo_of(durable, entry, around, f"{entry.name}@{entry.place}") for entry in reversed(entries))
-    return [undo for undo in every if undo is not None]
+async def plan_function(
+    durable: Durable[Any, Any],
+    entries: Sequence[Entry],
+    around: Surroundings,
+    add_inner: AddInner,
+    prefix: str = "",
+) -> UndoPlan:
+    """Return the plan of a flow, from what counts of its journal; `prefix` begins the paths of its steps.
+
+    A flow that it started and that completed is undone where its end stands among the steps. Raises
+    UnknownHere for a task that this process does not know, and what `add_inner` raises.
+    """
+    plan = UndoPlan(
+        done=undone_in(entries),
+        inherited=doubts_in(entries, prefix),
+        is_doubtful=any(map(_hides_steps, entries)),
+    )
+    for entry in reversed(entries):
+        path = f"{prefix}{entry.name}@{entry.place}"
+        if entry.child and is_nested(entry.child, around.flow_id) and (entry.kind == "step" or entry.failure):
+            await add_inner(
+                plan, entry.child, "completed" if entry.kind == "step" else "failed", entry.failure, path
+            )
+        elif (undo := _undo_of(durable, entry, around, path)) is not None:
+            plan.undos.append(undo)
+    return plan
 
 
-def undo_of(durable: Durable[Any, Any], entry: Entry, around: Surroundings, path: str) -> TaskUndo | None:
-    """Return the rollback that an entry owes; None if it owes none. Raises UnknownTask."""
+def _undo_of(durable: Durable[Any, Any], entry: Entry, around: Surroundings, path: str) -> TaskUndo | None:
+    """Return the rollback that an entry owes; None if it owes none. Raises UnknownHere."""
     if entry.kind not in ("step", "rollback") or not entry.undo:
         return None
     task = find_task(entry.undo)
     if task is None or (entry.kind == "step" and task.undo is None):
-        raise UnknownTask(f"the rollback of step {path}, task {entry.undo}")
+        raise UnknownHere(f"the rollback of step {path}, task {entry.undo}")
     return TaskUndo(path, task, entry, durable, around, entry.traceparent)
 
 
-def inherited_in(
-    entries: Sequence[Entry], flow_id: str, prefix: str = ""
-) -> tuple[list[RollbackResult], bool]:
-    """Return the rollbacks that failed in child flows that did not complete, and whether steps of those are
-    in doubt.
-    """
-    found: list[RollbackResult] = []
-    is_doubtful = False
-    for entry in entries:
-        if entry.kind == "step" or not entry.failure or not is_nested(entry.child or flow_id, flow_id):
-            continue
-        failure = read_flow_failure(entry.failure)
-        if failure is None:
-            is_doubtful = is_doubtful or stalls_in(entry.failure) > 0
-            continue
-        is_doubtful = is_doubtful or failure.rollback == "incomplete"
-        path = f"{prefix}{entry.name}@{entry.place}/"
-        found += [(path + name, bytes(record).decode()) for name, record in failure.rollback_errors]
-    return found, is_doubtful
+def _hides_steps(entry: Entry) -> bool:
+    """Tell whether steps may have taken effect that nobody knows of."""
+    return entry.kind == "stop" and entry.is_lost
 
 
 def doubts_in(entries: Sequence[Entry], prefix: str = "") -> list[RollbackResult]:

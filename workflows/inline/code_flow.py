@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ import anyio
 
 from eventbus.lowlevel import (
     Attempt,
+    Outcome,
     mark_awaited,
     outside_job,
 )
@@ -33,14 +34,15 @@ from workflows.definition.flow_definition import AnyDefinition
 from workflows.errors import Rollback
 from workflows.execution.attempt import wait_ended
 from workflows.execution.environment import Environment, InlineTools
-from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
+from workflows.execution.rollback import RollbackResult, Saga, UndoPlan
 from workflows.execution.step_attempt import MemoryHost
+from workflows.execution.stop import Stop
 from workflows.execution.surroundings import Child, Children, NoChildren, Surroundings
 from workflows.functions.endings import Completed, Failed
 from workflows.inline.inline_children import InlineChildren
 from workflows.inline.inner import InnerFlow, Opening, OpenInner
 from workflows.inline.memory_recorder import MemoryRecorder
-from workflows.records.records import Cause, describe_flow, revive_flow
+from workflows.records.records import Cause, revive_flow
 from workflows.records.report import FlowState, FlowStatus
 
 __all__ = ["CodeFlow"]
@@ -187,8 +189,8 @@ class CodeFlow(ABC):
         return None
 
     @abstractmethod
-    def undos(self, prefix: str = "") -> list[Undoable]:
-        """Return the rollbacks that it owes, the newest first; `prefix` begins their paths."""
+    async def plan_undo(self, prefix: str = "") -> UndoPlan:
+        """Return what is to be undone of it, after its end; `prefix` begins the paths."""
 
     # For the kinds.
 
@@ -196,11 +198,9 @@ class CodeFlow(ABC):
     async def _advance(self) -> Completed | Failed:
         """Run the code until it ends."""
 
-    @abstractmethod
-    async def _stop_children(self) -> tuple[list[RollbackResult], bool]:
-        """Stop the children; return what could not be undone of them and of this flow, and whether more is in
-        doubt.
-        """
+    async def _stop_children(self) -> Mapping[str, Outcome]:
+        """Stop the children; return their ends, by id."""
+        return await self._children.stop(f"flow {self.facts.flow_id} stopped")
 
     def _open_child(self, child: Child) -> InnerFlow:
         assert child.workflow is not None, "jobs run in the flow itself here"  # noqa: S101
@@ -217,33 +217,24 @@ class CodeFlow(ABC):
     async def _undo(self, cause: Cause, *, step: str = "", failure: str = "") -> None:
         """Stop the children, run the rollbacks, and record the error of the flow."""
         self._state = "rolling_back"
-        left, is_doubtful = await self._stop_children()
-        saga: Saga[Undoable] = Saga(
-            self.undos(),
+        await self._stop_children()
+        plan = await self.plan_undo()
+        saga = Saga(
+            plan,
             flow_id=self.facts.flow_id,
             call_sync=self._environment.call_sync,
             sleep=self._environment.sleep,
             facts={"correlation_id": self.facts.correlation_id},
         )
-        self.outcomes = [*left, *await saga.run()]
-        self.rollback = "incomplete" if is_doubtful else verdict_on(self.outcomes)
-        self._text = self._describe(cause, step, failure)
+        self.outcomes = await saga.run()
+        self.rollback, self._text = self._end(plan, cause, step, failure)
         self._state, self.ended_ms = "cancelled" if cause == "cancelled" else "failed", self.recorder.now_ms
 
-    def _describe(self, cause: Cause, step: str, failure: str) -> str:
-        """Return the record of the flow's error."""
-        return describe_flow(
-            cause,
-            flow_id=self.facts.flow_id,
-            workflow=self._definition.name,
-            step=step,
-            error=failure,
-            job=self.facts.flow_id,
-            timeout=self._timeout or 0.0,
-            reason=self._reason or "",
-            rollback=self.rollback,
-            rollback_errors=failures_of(self.outcomes),
-        )
+    def _end(self, plan: UndoPlan, cause: Cause, step: str, failure: str) -> tuple[Rollback, str]:
+        """Return the verdict on the rollbacks, and the record of the flow's error."""
+        flow_id, workflow = self.facts.flow_id, self._definition.name
+        stop = Stop(cause=cause, step=step, failure=failure, job=flow_id, reason=self._reason or "")
+        return plan.end(stop, self.outcomes, flow_id=flow_id, workflow=workflow, timeout=self._timeout)
 
     def _around(self, run: str, children: Children | None = None) -> Surroundings:
         environment, facts = self._environment, self.facts

@@ -8,7 +8,7 @@ numbers or variables that no replay brings back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from eventbus.lowlevel import Signal as SentSignal
 from workflows.definition.context import FlowFacts
 from workflows.definition.signal import Signal, signal_by
 from workflows.execution.environment import Environment
-from workflows.execution.rollback import RollbackResult, Undoable
+from workflows.execution.rollback import UndoPlan
 from workflows.functions.calls.child_call import end_entry
 from workflows.functions.calls.kept import kept_entries
 from workflows.functions.context import FlowContext
@@ -27,7 +27,7 @@ from workflows.functions.definition import Durable, DurableCodecs
 from workflows.functions.endings import Again, Asleep, Completed, Diverged, Ending, Failed
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.history import History
-from workflows.functions.rollbacks import doubts_in, inherited_in, undo_of
+from workflows.functions.rollbacks import plan_function
 from workflows.inline.code_flow import CodeFlow
 from workflows.inline.inline_children import InlineChildren
 from workflows.inline.inner import OpenInner
@@ -71,17 +71,10 @@ class InlineDurable(CodeFlow):
         self.recorder.replays = replays
         self._codecs = DurableCodecs(durable)
 
-    def undos(self, prefix: str = "") -> list[Undoable]:
-        """Return the rollbacks that it owes, those of its completed children among them."""
-        found: list[Undoable] = []
-        around = self._around("1")
-        for entry in reversed(kept_entries(self.recorder.entries).entries):
-            path = f"{prefix}{entry.name}@{entry.place}"
-            if entry.child and entry.kind == "step":
-                found += self._children.undos(entry.child, f"{path}/")
-            elif (undo := undo_of(self.durable, entry, around, path)) is not None:
-                found.append(undo)
-        return found
+    async def plan_undo(self, prefix: str = "") -> UndoPlan:
+        """Return what is to be undone of it and of its completed children."""
+        entries = kept_entries(self.recorder.entries).entries
+        return await plan_function(self.durable, entries, self._around("1"), self._children.add_inner, prefix)
 
     async def _advance(self) -> Completed | Failed:
         while True:
@@ -130,17 +123,15 @@ class InlineDurable(CodeFlow):
         """Take a signal that is sent while it runs. Raises PayloadError."""
         self.recorder.take(signal.name, signal.encode(payload))
 
-    async def _stop_children(self) -> tuple[list[RollbackResult], bool]:
+    async def _stop_children(self) -> Mapping[str, Outcome]:
         recorder, flow_id = self.recorder, self.facts.flow_id
-        ends = await self._children.stop(f"flow {flow_id} stopped")
+        ends = await super()._stop_children()
         for entry in History(kept_entries(recorder.entries).entries).open_children.values():
             end = ends.get(entry.child, Outcome(entry.child, "unknown", ""))
             recorder.entries.append(
                 end_entry(entry, end, flow_id=flow_id, now_ms=recorder.now_ms, is_wanted=False)
             )
-        entries = kept_entries(recorder.entries).entries
-        inherited, is_doubtful = inherited_in(entries, flow_id)
-        return [*doubts_in(entries), *inherited], is_doubtful
+        return ends
 
 
 def _sent(durable: Durable[Any, Any], given: Signal[Any] | str, payload: Any, order: int) -> SentSignal:

@@ -42,18 +42,18 @@ from workflows.execution.graph_run import GraphRun
 from workflows.execution.graph_state import GraphState
 from workflows.execution.graph_surroundings import StepChild
 from workflows.execution.hook_runner import run_completed, run_failed
-from workflows.execution.rollback import RollbackResult, Saga, Undo, Undoable, failures_of, verdict_on
+from workflows.execution.rollback import RollbackResult, Saga, UndoPlan, plan_graph
 from workflows.execution.slots import FlowSlots
 from workflows.execution.step_attempt import MemoryHost
 from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import judge
+from workflows.execution.stop import Stop
 from workflows.execution.surroundings import Child
 from workflows.inline.inline_children import InlineChildren
-from workflows.inline.inner import InnerFlow, Opening, OpenInner, failed_undos_in
+from workflows.inline.inner import InnerFlow, Opening, OpenInner
 from workflows.inline.memory_recorder import MemoryRecorder
-from workflows.inline.stop import Stop
 from workflows.records.ids import member_id, split_item
-from workflows.records.records import StepRecord, describe_flow, error_text, read_flow, revive_flow
+from workflows.records.records import StepRecord, error_text, read_flow, revive_flow
 from workflows.records.report import FlowReport, FlowState, FlowStatus, RollbackReport, nested_progress
 
 __all__ = ["InlineFlow", "Stop"]
@@ -94,7 +94,6 @@ class InlineFlow:
         self._around = environment
         self._timeout = timeout
         self._text = ""
-        self._is_doubtful = False
 
     async def settle(self) -> None:
         """Run the flow to its end. Cancelling this call cancels the running functions and undoes nothing."""
@@ -279,52 +278,28 @@ class InlineFlow:
         """Run the saga, record the failure, and call the `failed` hook."""
         await self._end_children(stop)
         self.state = "rolling_back"
+        plan, facts = await self.plan_undo(), self.facts
         saga = Saga(
-            self.undos(),
-            flow_id=self.facts.flow_id,
+            plan,
+            flow_id=facts.flow_id,
             call_sync=self._around.call_sync,
             sleep=self._around.sleep,
-            facts={"correlation_id": self.facts.correlation_id},
+            facts={"correlation_id": facts.correlation_id},
         )
         self.outcomes = await saga.run()
-        inherited = [failure for run in self._state.ended for failure in run.rollback_failures()]
-        outcomes = [*inherited, *self.outcomes]
-        self.rollback = "incomplete" if self._is_doubtful else verdict_on(outcomes)
-        self._text = describe_flow(
-            stop.cause,
-            flow_id=self.facts.flow_id,
-            workflow=self.workflow.name,
-            step=stop.step,
-            error=stop.failure,
-            job=stop.job,
-            timeout=self._timeout or 0.0,
-            reason=stop.reason,
-            rollback=self.rollback,
-            rollback_errors=failures_of(outcomes),
+        self.rollback, self._text = plan.end(
+            stop, self.outcomes, flow_id=facts.flow_id, workflow=self.workflow.name, timeout=self._timeout
         )
         error = read_flow(self._text, self.workflow.errors)
         await run_failed(self.workflow, self._hook_context(1), error, self._around.call_sync)
         self.state = "cancelled" if stop.cause == "cancelled" else "failed"
 
-    def undos(self, prefix: str = "") -> Sequence[Undoable]:
-        """Return the rollbacks of this flow and of its completed sub-workflows, the last step first."""
-        undos: list[Undoable] = []
-        for run in reversed(self._state.ended):
-            name = run.step.name
-            if run.child and run.state == "completed":
-                undos += self._children.undos(run.child, f"{prefix}{name}/")
-            elif run.wants_undo:
-                context = partial(self._surroundings.context_of, name)
-                undos.append(
-                    Undo(
-                        path=prefix + name,
-                        step=run.step,
-                        workflow=self.workflow,
-                        record=run.record,
-                        ctx=context,
-                    )
-                )
-        return undos
+    async def plan_undo(self, prefix: str = "") -> UndoPlan:
+        """Return what is to be undone of it and of its completed sub-workflows, the last step first."""
+        runs, context = reversed(self._state.ended), self._surroundings.context_of
+        return await plan_graph(
+            runs, self.workflow, self._state.records, context, self._children.add_inner, prefix
+        )
 
     async def _end_children(self, stop: Stop) -> None:
         """Stop the flows of sub-workflows, and take over their ends."""
@@ -335,9 +310,6 @@ class InlineFlow:
                 self._take_over(run, end)
             elif run.state == "waiting":
                 run.state = "cancelled"
-            if end is not None:
-                run.inherited, is_doubtful = failed_undos_in(end.state, end.text or "")
-                self._is_doubtful = self._is_doubtful or is_doubtful
 
     def _take_over(self, run: StepRun, end: Outcome) -> None:
         if end.state == "completed":

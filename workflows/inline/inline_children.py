@@ -14,7 +14,7 @@ from eventbus.lowlevel import Outcome
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.workflow import Workflow
 from workflows.execution.attempt import let_go, wait_ended
-from workflows.execution.rollback import Undoable
+from workflows.execution.rollback import UndoPlan
 from workflows.execution.surroundings import Child
 from workflows.inline.inner import InnerFlow
 
@@ -79,9 +79,20 @@ class InlineChildren:
         """Return the progress of a child."""
         return self._flows[child_id].progress() if child_id in self._flows else None
 
-    def undos(self, child_id: str, prefix: str) -> Sequence[Undoable]:
-        """Return the rollbacks of a child that completed."""
-        return self._flows[child_id].undos(prefix)
+    def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
+        """Return the outcomes of those of these children that have ended."""
+        return [self._ends[each].result() for each in ids if each in self._ends and self._ends[each].done()]
+
+    async def add_inner(self, plan: UndoPlan, child_id: str, state: str, text: str, path: str) -> None:
+        """Add a child to the plan of its flow, as `execution.rollback.AddInner` says."""
+        del state, text  # it is here, and knows them
+        if (flow := self._flows.get(child_id)) is None:
+            return
+        state, text = flow.ended()
+        if state == "completed":
+            plan.add(await flow.plan_undo(f"{path}/"))
+        else:
+            plan.inherit(path, text)
 
     async def close(self) -> None:
         """End what runs at once, like the end of the process."""

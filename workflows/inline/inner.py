@@ -7,17 +7,16 @@ its outer one is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
-from workflows.execution.rollback import RollbackResult, Undoable
-from workflows.records.records import read_flow_failure
+from workflows.execution.rollback import UndoPlan
 
-__all__ = ["InnerFlow", "OpenInner", "Opening", "failed_undos_in"]
+__all__ = ["InnerFlow", "OpenInner", "Opening"]
 
 
 class InnerFlow(Protocol):
@@ -35,10 +34,8 @@ class InnerFlow(Protocol):
         """Stop it; it undoes itself. Without `is_cut` active steps finish first."""
         ...
 
-    def undos(self, prefix: str = "") -> Sequence[Undoable]:
-        """Return the rollbacks that it owes after it completed, the newest first; `prefix` begins their
-        paths.
-        """
+    async def plan_undo(self, prefix: str = "") -> UndoPlan:
+        """Return what is to be undone of it after its end; `prefix` begins the paths of its steps."""
         ...
 
     def progress(self) -> Any:
@@ -59,14 +56,3 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OpenInner: TypeAlias = Callable[[Opening], InnerFlow]
-
-
-def failed_undos_in(state: str, text: str, prefix: str = "") -> tuple[list[RollbackResult], bool]:
-    """Return the rollbacks that failed in an inner flow, and whether what it did may be there; `prefix`
-    begins their paths.
-    """
-    failure = None if state == "completed" else read_flow_failure(text)
-    if failure is None:
-        return [], False
-    found = [(prefix + name, bytes(record).decode()) for name, record in failure.rollback_errors]
-    return found, failure.rollback == "incomplete"

@@ -15,22 +15,22 @@ from eventbus.lowlevel import Outcome
 from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.execution.environment import Environment
-from workflows.execution.rollback import RollbackResult, Undoable
+from workflows.execution.rollback import UndoPlan
 from workflows.execution.surroundings import Child
 from workflows.functions.endings import Completed
 from workflows.inline.code_flow import CodeFlow
 from workflows.inline.inline_children import InlineChildren
-from workflows.inline.inner import InnerFlow, OpenInner, failed_undos_in
+from workflows.inline.inner import InnerFlow, OpenInner
 from workflows.inline.triggers import InlineTriggers
 from workflows.machines.children import read_end
 from workflows.machines.choosing import Rest, trigger_name
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.run import MachineRun
 from workflows.machines.settled import ChildEnd
-from workflows.machines.snapshot import ACCEPTS, NAMES, Awaited, Snapshot, document_name, obligations_in
+from workflows.machines.snapshot import ACCEPTS, NAMES, Awaited, Snapshot, document_name
 from workflows.machines.standing import Standing
 from workflows.machines.transition import Transition
-from workflows.machines.undo import MachineUndos, doubts_in
+from workflows.machines.undo import plan_machine
 from workflows.records.records import revive_flow
 
 __all__ = ["InlineMachine"]
@@ -64,13 +64,14 @@ class InlineMachine(CodeFlow):
         self.definition = definition
         self._triggers = triggers
 
-    def undos(self, prefix: str = "") -> list[Undoable]:
-        """Return the rollbacks that it owes: those of its moves."""
-        standing = self._standing()
-        undos = MachineUndos(
-            self.definition, self._around("1"), standing.snapshot, standing.state, self._load
+    async def plan_undo(self, prefix: str = "") -> UndoPlan:
+        """Return what is to be undone of its moves. Children that completed are not undone."""
+        standing, children = self._standing(), self._children
+        ends = children.outcomes([child.id for child in standing.awaited])
+        around, live = self._around("1"), self.recorder.live
+        return await plan_machine(
+            self.definition, around, standing, live, self._load, ends, children.add_inner, prefix
         )
-        return [*undos.list_open(obligations_in(self.facts.flow_id, self.recorder.live), prefix)]
 
     async def _advance(self) -> Completed:
         while True:
@@ -103,7 +104,7 @@ class InlineMachine(CodeFlow):
             return
         if transition is None:
             if trouble is not None and trouble.is_over:
-                text = self._describe("failed", trouble.transition, trouble.failure)
+                _, text = self._end(UndoPlan(), "failed", trouble.transition, trouble.failure)
                 raise revive_flow("failed", text, self.definition.name, flow_id)
             raise UsageError(
                 f"flow {flow_id} waits at place {place!r} for a trigger that does not come; give it: "
@@ -146,19 +147,6 @@ class InlineMachine(CodeFlow):
 
     async def _load(self, name: str) -> str | None:
         return self.recorder.live.get(document_name(name))
-
-    async def _stop_children(self) -> tuple[list[RollbackResult], bool]:
-        """Stop the children; those that have completed are not undone."""
-        flow_id = self.facts.flow_id
-        ends = await self._children.stop(f"flow {flow_id} stopped")
-        left = doubts_in(flow_id, self.recorder.live)
-        is_doubtful = False
-        for end in ends.values():
-            prefix = f"{end.job.removeprefix(f'{flow_id}/')}/"
-            found, is_more = failed_undos_in(end.state, end.text or "", prefix)
-            left += found
-            is_doubtful = is_doubtful or is_more
-        return left, is_doubtful
 
 
 class InlineMachineChildren(InlineChildren):

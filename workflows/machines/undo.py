@@ -8,25 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from eventbus import Retry
+from eventbus.lowlevel import Outcome
 from workflows.definition.flow_tools import CallSync
-from workflows.execution.rollback import RollbackResult
+from workflows.execution.rollback import AddInner, Undoable, UndoPlan, UnknownHere
 from workflows.execution.spans import traceparent_around
 from workflows.execution.surroundings import Surroundings
-from workflows.functions.rollbacks import UnknownTask
 from workflows.machines.context import MachineContext, key_of
 from workflows.machines.definition import MachineDefinition
-from workflows.machines.snapshot import NOTHING, Obligation, Snapshot, read_doubts, write_obligation
+from workflows.machines.snapshot import NOTHING, Obligation, obligations_in, write_obligation
+from workflows.machines.standing import Standing
 from workflows.records.indeterminate import unknown_text
 
-__all__ = ["MachineUndo", "MachineUndos", "doubts_in"]
+__all__ = ["MachineUndo", "plan_machine", "undone_text"]
 
 _RULE = Retry(attempts=3)
 _TIMEOUT = 300.0
+
+Load: TypeAlias = Callable[[str], Awaitable[str | None]]
 
 
 class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +42,9 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
     obligation: Obligation
     definition: MachineDefinition
     around: Surroundings
+    standing: Standing
     make_machine: Callable[[], Any]
-    make_context: Callable[[int, str], MachineContext[Any]]
+    load: Load
     rule: Retry = _RULE
     timeout: float | None = _TIMEOUT
     errors: Sequence[type[Exception]] = ()
@@ -62,9 +66,19 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
         del call_sync, job_id
         undo, around = self.definition.transitions[self.obligation.transition].undo, self.around
         assert undo is not None, "only transitions with a rollback are listed"  # noqa: S101
-        machine = self.make_machine()
+        machine, snapshot = self.make_machine(), self.standing.snapshot
         key = key_of(around, self.obligation.move, f"{self.obligation.transition}/undo")
-        context = self.make_context(number, key)
+        context: MachineContext[Any] = MachineContext(
+            around,
+            self.definition.codecs.state.decode(self.standing.state),
+            place=snapshot.place,
+            moves=snapshot.moves,
+            key=key,
+            load=self.load,
+            check=_refuse,
+            attempt=number,
+            may_change=False,
+        )
         traceparent = traceparent_around(around.traceparent)  # the saga has opened the span
         around.enter_attempt(self.path, number, key, traceparent)
         try:
@@ -80,76 +94,56 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
             context.close()
 
 
-def doubts_in(flow_id: str, live: Mapping[str, str], prefix: str = "") -> list[RollbackResult]:
-    """Return the transitions that may have taken effect although no move says so, with the error that says
-    so. Raises StoreCorrupt.
+async def plan_machine(
+    definition: MachineDefinition,
+    around: Surroundings,
+    standing: Standing,
+    live: Mapping[str, str],
+    load: Load,
+    ends: Sequence[Outcome],
+    add_inner: AddInner,
+    prefix: str = "",
+) -> UndoPlan:
+    """Return the plan of a machine, from its live texts; `prefix` begins the paths of its moves.
+
+    `ends` are the outcomes of its children; those that completed are not undone. `load(name)` reads a
+    document. Raises UnknownHere for a rollback that this release does not have, StoreCorrupt, and what
+    `add_inner` raises.
     """
-    return [(prefix + each.path, unknown_text(1, "")) for each in read_doubts(flow_id, live)]
-
-
-class MachineUndos:
-    """Makes the rollbacks of one stopped machine, and their records."""
-
-    def __init__(
-        self,
-        definition: MachineDefinition,
-        around: Surroundings,
-        snapshot: Snapshot,
-        state: str,
-        load: Callable[[str], Awaitable[str | None]],
-    ) -> None:
-        self._definition = definition
-        self._around = around
-        self._snapshot = snapshot
-        self._state = state
-        self._load = load
-
-    def list_open(self, obligations: Sequence[Obligation], prefix: str = "") -> list[MachineUndo]:
-        """Return the rollbacks to run, in order, `prefix` before their paths. Raises UnknownTask for one that
-        this release does not have.
-        """
-        make_machine = cache(self._definition.machine)
-        for each in obligations:
-            known = self._definition.transitions.get(each.transition)
-            if known is None or known.undo is None:
-                raise UnknownTask(f"the rollback of transition {each.path}")
-        return [
+    owed, make_machine = obligations_in(around.flow_id, live), cache(definition.machine)
+    for each in owed:
+        known = definition.transitions.get(each.transition)
+        if known is None or known.undo is None:
+            raise UnknownHere(f"the rollback of transition {each.path}")
+    plan = UndoPlan(
+        undos=[
             MachineUndo(
                 path=prefix + each.path,
                 obligation=each,
-                definition=self._definition,
-                around=self._around,
+                definition=definition,
+                around=around,
+                standing=standing,
                 make_machine=make_machine,
-                make_context=self._context,
+                load=load,
             )
-            for each in obligations
-        ]
+            for each in owed
+        ],
+        done={each.path: bytes(each.error).decode() for each in owed if each.is_done},
+        # Transitions that may have taken effect although no move says so.
+        inherited=[(prefix + each.path, unknown_text(1, "")) for each in standing.doubts],
+    )
+    for end in ends:
+        if end.state in ("failed", "cancelled"):
+            path = prefix + end.job.removeprefix(f"{around.flow_id}/")
+            await add_inner(plan, end.job, end.state, end.text or "", path)
+    return plan
 
-    def done(self, obligations: Sequence[Obligation]) -> dict[str, str]:
-        """Return the outcomes that are recorded: path -> record of the error, empty on success."""
-        return {each.path: bytes(each.error).decode() for each in obligations if each.is_done}
 
-    def text_of(self, obligations: Sequence[Obligation], path: str, failure: str) -> dict[str, str]:
-        """Return the live text that records an outcome."""
-        owed = next(each for each in obligations if each.path == path)
-        return write_obligation(
-            msgspec.structs.replace(
-                owed, is_done=True, error=msgspec.Raw(failure.encode()) if failure else NOTHING
-            )
-        )
-
-    def _context(self, number: int, key: str) -> MachineContext[Any]:
-        return MachineContext(
-            self._around,
-            self._definition.codecs.state.decode(self._state),
-            place=self._snapshot.place,
-            moves=self._snapshot.moves,
-            key=key,
-            load=self._load,
-            check=_refuse,
-            attempt=number,
-            may_change=False,
-        )
+def undone_text(undos: Sequence[Undoable], path: str, failure: str) -> dict[str, str]:
+    """Return the live text that records the outcome of a rollback of a machine."""
+    undo = next(each for each in undos if isinstance(each, MachineUndo) and each.path == path)
+    error = msgspec.Raw(failure.encode()) if failure else NOTHING
+    return write_obligation(msgspec.structs.replace(undo.obligation, is_done=True, error=error))
 
 
 def _refuse(definition: Any) -> None:

@@ -14,8 +14,8 @@ from eventbus import Retry
 from eventbus.lowlevel import TreePage
 from workflows import StepContext, Workflow
 from workflows.distributed.activation import Activation
+from workflows.distributed.graph_flow import LocalFlow
 from workflows.distributed.undo.local_undo import note_stop, read_local_plan
-from workflows.distributed.undo.unwinding import JournalKeeper
 from workflows.distributed.worker_runtime import Flow
 from workflows.errors import COMPLETED
 from workflows.execution.graph_entries import entry_of
@@ -62,11 +62,11 @@ class Bench:
         self.journal = [_FIRST, *entries]
         self._root = {"text": text, "lost": "4" if "stalls" in text else "0"}
         self._ended = ended
-        runtime = SimpleNamespace(jobs=self, ask=_wait)
+        runtime = SimpleNamespace(jobs=self, ask=_wait, add_inner=_wait)
         made = _workflow(**options)
         flow = SimpleNamespace(workflow=made, message=_MESSAGE, runtime=runtime, flow_id="w~1")
         self.flow = cast("Flow", flow)
-        job = SimpleNamespace(created_ms=1, stop=stop)
+        job = SimpleNamespace(id="w~1", created_ms=1, stop=stop)
         self._activation = cast("Activation", SimpleNamespace(job=job, now_ms=1000, append=self._append))
 
     async def _append(self, entries: list[Entry]) -> None:
@@ -87,11 +87,10 @@ class Bench:
         history = self.read()
         await note_stop(self._activation, self.flow, history, self._root)
         page = cast("TreePage", SimpleNamespace(root=self._root))
-        found = [
-            await JournalKeeper(self._activation, each, page).find_error() for each in (history, self.read())
-        ]
-        assert found[0] == found[1]
-        return found[0]
+        both = [LocalFlow(self.flow, self._activation, each, set()) for each in (history, self.read())]
+        first, second = [await flow.find_failure(page) for flow in both]
+        assert first == second
+        return first.step, first.failure
 
 
 async def _wait(value: Any) -> Any:
@@ -159,8 +158,7 @@ async def test_an_ignored_failure_of_dead_workers_stays_in_doubt(undoes: bool) -
     bench.journal += [_done("first"), _BEGUN, entry_of(run), _done("here"), _failed("last")]
     history = bench.read()
     assert (history.steps["away"].state, history.open_children) == ("unknown", {})
-    runtime = cast("Any", bench.flow.runtime)
-    plan = await read_local_plan(runtime, bench.flow, history)
+    plan = await read_local_plan(bench.flow, history)
     assert [each.path for each in plan.undos] == (["here", "away"] if undoes else ["here"])
     assert plan.inherited == ([] if undoes else [("away", _STALLED)])
     assert plan.records["away"].failure == _STALLED, "so the steps behind it ran"
@@ -175,7 +173,7 @@ async def test_a_first_step_that_died_before_any_entry_is_undone_if_it_wants_tha
     bench.flow.workflow = workflow
     bench.flow.first_entry = lambda: _FIRST  # type: ignore[method-assign]
     await bench.named()
-    plan = await read_local_plan(cast("Any", bench.flow.runtime), bench.flow, bench.read())
+    plan = await read_local_plan(bench.flow, bench.read())
     assert [(each.path, cast("Undo", each).record) for each in plan.undos] == [("first", None)]
     assert plan.inherited == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +16,9 @@ from workflows.definition.codecs import Codecs
 from workflows.definition.context import FlowFacts, StepContext
 from workflows.definition.workflow import Workflow
 from workflows.execution.environment import InlineTools, in_thread
-from workflows.execution.rollback import Saga, Undo, failures_of, verdict_on
+from workflows.execution.rollback import RollbackResult, Saga, Undo, UndoPlan, failures_of
 from workflows.execution.step_attempt import MemoryHost
+from workflows.execution.stop import Stop
 from workflows.records.checkpoints import read_undone, undone_name
 from workflows.records.records import StepRecord
 
@@ -80,7 +82,15 @@ class Story:
     def saga(self, *, unknown: str = "", done: dict[str, str] | None = None) -> Saga[Any]:
         records = {name: StepRecord(result=msgspec.Raw(f'"{name}"'.encode())) for name in "cba"}
         undos = [self._undo_of(name, None if name == unknown else record) for name, record in records.items()]
-        return Saga(undos, flow_id="w~1", call_sync=in_thread, sleep=self._sleep, save=self._save, done=done)
+        plan = UndoPlan(undos=[*undos], done=done or {})
+        return Saga(plan, flow_id="w~1", call_sync=in_thread, sleep=self._sleep, save=self._save)
+
+
+def _verdict(outcomes: Sequence[RollbackResult]) -> str:
+    stop = Stop(cause="timeout")
+    verdict, text = UndoPlan().end(stop, outcomes, flow_id="w~1", workflow="w", timeout=1.0)
+    assert f'"rollback":"{verdict}"' in text or verdict == "none"
+    return verdict
 
 
 async def test_each_rollback_is_saved_before_the_next_begins() -> None:
@@ -95,7 +105,7 @@ async def test_each_rollback_is_saved_before_the_next_begins() -> None:
         "saved a",
     ]
     assert outcomes == [("c", ""), ("b", ""), ("a", "")]
-    assert verdict_on(outcomes) == "complete"
+    assert _verdict(outcomes) == "complete"
 
 
 async def test_what_was_saved_before_does_not_run_again_and_is_told() -> None:
@@ -104,7 +114,7 @@ async def test_what_was_saved_before_does_not_run_again_and_is_told() -> None:
     assert story.log == [("a", "a", 1), "saved a"]
     assert outcomes == [("c", ""), ("b", "its failure"), ("a", "")]
     assert failures_of(outcomes) == [("b", "its failure")]
-    assert verdict_on(outcomes) == "incomplete"
+    assert _verdict(outcomes) == "incomplete"
 
 
 async def test_an_interrupted_rollback_is_not_saved_and_runs_again() -> None:
@@ -145,9 +155,9 @@ async def test_what_a_step_left_may_be_unknown() -> None:
 
 async def test_nothing_to_undo_is_told_apart(logs: list[dict[str, Any]]) -> None:
     story = Story()
-    saga = Saga([], flow_id="w~1", call_sync=in_thread, sleep=asyncio.sleep)
+    saga = Saga(UndoPlan(), flow_id="w~1", call_sync=in_thread, sleep=asyncio.sleep)
     assert await saga.run() == []
-    assert verdict_on([]) == "none"
+    assert _verdict([]) == "none"
     assert logs == []
     await story.saga().run()
     assert [(each["event"], each["succeeded"], each["failed"]) for each in logs] == [("rollback ended", 3, 0)]

@@ -98,12 +98,12 @@ class FlowAround:
         return facts | ({"trace_id": trace_id} if trace_id else {})
 
     def span(
-        self, what: str, label: str, attempt: int, links: Sequence[str] = ()
+        self, what: str, label: str, attempt: int, links: Sequence[str] = (), *, owner: str = ""
     ) -> AbstractContextManager[str]:
-        """Open the span of an attempt."""
+        """Open the span of an attempt; `owner` is the name of the workflow if not this flow's."""
         if tracer() is None:
             return nullcontext(self._message.traceparent)
-        services, name = self._runtime.services, self._durable.name
+        services, name = self._runtime.services, owner or self._durable.name
         attributes = flow_attributes(
             what,
             "process",

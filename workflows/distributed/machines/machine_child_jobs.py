@@ -18,8 +18,8 @@ from workflows.distributed.activation import Activation
 from workflows.distributed.functions.flow_children import check_registered
 from workflows.distributed.nested_flows import effective_timeout, flow_root
 from workflows.distributed.worker_runtime import WorkerRuntime
+from workflows.execution.rollback import UnknownHere
 from workflows.execution.surroundings import FlowStops, LeaseLost
-from workflows.functions.rollbacks import UnknownTask
 from workflows.machines.children import read_end
 from workflows.machines.choosing import Rest
 from workflows.machines.settled import ChildEnd
@@ -109,7 +109,7 @@ class MachineChildJobs:
     def _member(self, child: Awaited) -> Member:
         definition = self._find(child)
         if definition is None:
-            raise UnknownTask(f"version {child.version} of workflow {child.workflow}")
+            raise UnknownHere(f"version {child.version} of workflow {child.workflow}")
         flow_id = self._activation.job.id
         return flow_root(
             self._message,

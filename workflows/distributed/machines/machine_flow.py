@@ -1,55 +1,94 @@
 """One activation of a flow of a state machine in a worker.
 
     claimed -> snapshot read -> transitions, each recorded -> completed | rests | given back | parked
-    claimed with a stop -> rollbacks, each recorded -> failed | cancelled
+    claimed with a stop -> undone (`undo.unwinding`)
 
 What must always hold: what an activation reads does not grow with the number of moves; a flow at a place that
 this worker does not know is parked, and neither fails nor moves.
 
-Crash windows: those of the package `workflows.machines`, and `dies-in-rollback` (it runs again).
+Crash windows: those of the package `workflows.machines` and of `undo.unwinding`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-
-import msgspec
+from typing import Any
 
 from eventbus import StoreCorrupt
-from eventbus.lowlevel import Job, Settle, attach_baggage, cancel, complete, fail, get_logger, give_back, park
+from eventbus.lowlevel import (
+    Job,
+    JobClient,
+    Outcome,
+    Settle,
+    TreePage,
+    complete,
+    describe,
+    fail,
+    get_logger,
+    give_back,
+    park,
+)
 from workflows.distributed.activation import Activation
 from workflows.distributed.functions.flow_around import FlowAround
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.machines.machine_child_jobs import MachineChildJobs
-from workflows.distributed.machines.machine_undo import add_failed_children
-from workflows.distributed.undo.undo_tries import UndoTries
-from workflows.distributed.undo_plan import UndoPlan
-from workflows.distributed.worker_runtime import WorkerRuntime
-from workflows.execution.rollback import RollbackResult, Saga, failures_of, verdict_on
-from workflows.execution.surroundings import FlowStops, LeaseLost
+from workflows.distributed.undo.unwinding import undo_entry
+from workflows.distributed.worker_runtime import (
+    WorkerRuntime,
+    needing_server,
+)
+from workflows.execution.rollback import (
+    Undoable,
+    UndoPlan,
+    UnknownHere,
+)
+from workflows.execution.stop import Stop
 from workflows.functions.endings import Completed
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.run import Leaving, MachineRun
 from workflows.machines.snapshot import (
     HISTORY,
     NAMES,
-    Obligation,
     Snapshot,
     document_name,
-    obligations_in,
 )
 from workflows.machines.standing import Standing
 from workflows.machines.transition import END
-from workflows.machines.undo import MachineUndo, MachineUndos, doubts_in
-from workflows.records.entries import Entry
-from workflows.records.failures import reason_in
-from workflows.records.records import FlowMessage, cause_of, describe_flow
+from workflows.machines.undo import (
+    plan_machine,
+    undone_text,
+)
+from workflows.records.records import FlowMessage
 
-__all__ = ["MachineFlow"]
+__all__ = ["MachineDriver", "MachineFlow", "load_document", "read_ends"]
 
 _log = get_logger("workflows")
+
+
+class MachineDriver:
+    """Opens the flows of one state machine."""
+
+    follows: Sequence[str] = ()
+
+    def __init__(self, newest: MachineDefinition, runtime: WorkerRuntime) -> None:
+        self.newest: MachineDefinition = newest
+        self._runtime = runtime
+
+    async def open(self, job: Job, message: FlowMessage) -> MachineFlow:
+        """Return the flow of a root job. Raises UnknownHere."""
+        name = self.newest.name
+        machine = self._runtime.registry.machine(name, message.version or None)
+        if machine is None:
+            raise UnknownHere(f"version {message.version} of state machine {name}")
+        return MachineFlow(self._runtime, machine, job, message)
+
+    def judge(self, job: Job, error: BaseException) -> Settle:
+        """Fail the flow: what a transition raises is recorded, and not raised here."""
+        return fail(describe(error, attempts=job.attempts + 1, event=self.newest.name))
+
+    def log_failed(self, job: Job, settle: Settle, facts: Mapping[str, Any]) -> None:
+        """Do nothing: the transitions have logged theirs."""
 
 
 class MachineFlow:
@@ -63,14 +102,17 @@ class MachineFlow:
         self._definition = definition
         self._job = job
         self._message = message
-        self._activation = Activation(runtime.jobs, job)
-        self._recorder = FlowRecorder(runtime, self._activation, remembers=False)
+        self.activation: Activation = Activation(runtime.jobs, job)
+        self.message: FlowMessage = message
+        self.workflow_name: str = definition.name
+        self._recorder = FlowRecorder(runtime, self.activation, remembers=False)
+        self._undos: Sequence[Undoable] = ()
         self._around = FlowAround(runtime, definition, job.id, message)
-        if message.baggage:
-            attach_baggage(message.baggage)
 
     async def advance(self) -> Settle | None:
-        """Fire until the machine rests or ends; return the settle, None if the lease is lost."""
+        """Fire until the machine rests or ends. Raises FlowStops, LeaseLost, ServerAway, StoreCorrupt,
+        UnknownHere.
+        """
         live: Mapping[str, str] = {}
         if self._job.passed:  # otherwise it has not recorded anything
             live = await self._runtime.ask(self._runtime.jobs.lives(self._job.id, NAMES))
@@ -80,7 +122,7 @@ class MachineFlow:
             reason = f"not known here: place {place} of state machine {self._definition.name}"
             _log.warning("flow parked, its place is not known here", **self._around.facts(), place=place)
             return park(reason)
-        children = MachineChildJobs(self._runtime, self._activation, self._message)
+        children = MachineChildJobs(self._runtime, self.activation, self._message)
         run = MachineRun(
             self._definition,
             standing,
@@ -90,50 +132,47 @@ class MachineFlow:
             number=self._message.run,
             load=self._load,
         )
-        try:
+        with needing_server():
             ending = await run.run()
             if isinstance(ending, Completed):
                 return complete(ending.output)
             return give_back() if isinstance(ending, Leaving) else await children.rest(ending)
-        except FlowStops:
-            return give_back()
-        except LeaseLost:
-            return None
 
-    async def undo(self) -> Settle | None:
-        """Run the rollbacks of a stopped flow, and settle it with its error. Raises UnknownTask."""
-        jobs, flow_id = self._runtime.jobs, self._job.id
-        page = await self._runtime.ask(jobs.look(flow_id, limit=0))
-        root, tries = page.root, UndoTries(self._runtime, self._job, page.saved)
-        live = await self._runtime.ask(jobs.lives(flow_id)) if self._job.passed else {}
-        standing, owed = self._stand(live), obligations_in(flow_id, live)
-        around = self._around.make(str(self._message.run))
-        undos = MachineUndos(self._definition, around, standing.snapshot, standing.state, self._load)
-        # If a rollback is unknown here, this raises: the root is parked before it acknowledges its stop.
-        plan, every = UndoPlan(), undos.list_open(owed)
-        await add_failed_children(self._runtime, flow_id, standing.awaited, plan)
-        if not await self._runtime.ask(jobs.checkpoint(self._job, acknowledges=True)):
-            return None
-        saga: Saga[MachineUndo] = Saga(
-            every,
-            flow_id=flow_id,
-            call_sync=self._runtime.call_sync,
-            sleep=asyncio.sleep,
-            save_try=tries.save,
-            tried=tries.done,
-            save=lambda path, failure: self._save_undo(undos, owed, path, failure),
-            done=undos.done(owed),
-            around=self._undo_span,
-            facts=self._around.facts(),
+    # Its undoing.
+
+    async def plan_undo(self, page: TreePage) -> UndoPlan:
+        """Return the plan that the live texts give."""
+        jobs, flow_id, definition = self._runtime.jobs, self._job.id, self._definition
+        live = await jobs.lives(flow_id) if self._job.passed else {}
+        standing, around = self._stand(live), self._around.make(str(self._message.run))
+        ends = await read_ends(self._runtime, standing)
+        plan = await plan_machine(
+            definition, around, standing, live, self._load, ends, self._runtime.add_inner
         )
-        try:
-            outcomes = await saga.run()
-        except LeaseLost:
-            return None
-        is_doubtful = plan.is_doubtful or (bool(root.get("lost")) and self._may_have_acted(standing.snapshot))
-        every = [*doubts_in(flow_id, live), *plan.inherited, *outcomes]
-        text = self._describe(root, every, is_doubtful=is_doubtful)
-        return cancel(text) if self._job.stop == "cancelled" else fail(text, counts=False)
+        # A body that a dead worker ran, and that nobody recorded, would be one to undo.
+        may_have_acted = any(
+            each.undo is not None for each in definition.out_of.get(standing.snapshot.place, ())
+        )
+        plan.is_doubtful = plan.is_doubtful or (bool(page.root.get("lost")) and may_have_acted)
+        self._undos = plan.undos
+        return plan
+
+    async def find_failure(self, page: TreePage) -> Stop:
+        """Return the error of its root."""
+        text = page.root.get("text", "")
+        return Stop(cause="failed", step=self._definition.name, failure=text, job=self._job.id)
+
+    async def save_undo(self, path: str, failure: str) -> None:
+        """Append the outcome of one rollback."""
+        live = undone_text(self._undos, path, failure)
+        await self.activation.append([undo_entry(path, failure, self._recorder.now_ms)], live=live)
+
+    def undo_span(self, undo: Undoable, attempt: int) -> AbstractContextManager[str]:
+        """Open the span around an attempt of a rollback, linked to the span of its move."""
+        return self._around.span("rollback", undo.path, attempt, links=[undo.traceparent], owner=undo.owner)
+
+    async def tell_failed(self, plan: UndoPlan, text: str) -> None:
+        """Do nothing: a machine has no such hook."""
 
     def _stand(self, live: Mapping[str, str]) -> Standing:
         if self._job.passed and not live:
@@ -142,42 +181,15 @@ class MachineFlow:
         return Standing(self._job.id, live, first, bytes(self._message.input).decode())
 
     async def _load(self, name: str) -> str | None:
-        return await self._runtime.jobs.live(self._job.id, document_name(name))
+        return await load_document(self._runtime.jobs, self._job.id, name)
 
-    def _may_have_acted(self, snapshot: Snapshot) -> bool:
-        """Tell whether a body that a dead worker ran, and that nobody recorded, would be one to undo."""
-        return any(each.undo is not None for each in self._definition.out_of.get(snapshot.place, ()))
 
-    async def _save_undo(
-        self, undos: MachineUndos, owed: Sequence[Obligation], path: str, failure: str
-    ) -> None:
-        text = undos.text_of(owed, path, failure)
-        entry = Entry(kind="undo", place=path, started_ms=self._recorder.now_ms)
-        if failure:
-            entry.error = msgspec.Raw(failure.encode())
-        try:
-            await self._recorder.append([entry], live=text)
-        except FlowStops:  # it is recorded, and that the flow stops is why it is undone
-            pass
+async def read_ends(runtime: WorkerRuntime, standing: Standing) -> Sequence[Outcome]:
+    """Return the outcomes of the children of a machine that it waits for. Raises ServerAway."""
+    ids = [child.id for child in standing.awaited]
+    return await runtime.ask(runtime.jobs.outcomes(ids)) if ids else ()
 
-    def _undo_span(self, undo: MachineUndo, attempt: int) -> AbstractContextManager[str]:
-        return self._around.span("rollback", undo.path, attempt, links=[undo.traceparent])
 
-    def _describe(
-        self, root: Mapping[str, str], outcomes: Sequence[RollbackResult], *, is_doubtful: bool
-    ) -> str:
-        """Return the record of the flow's error: its cause, and the outcomes of the rollbacks."""
-        cause = cause_of(self._job.stop)
-        text = root.get("text", "")
-        return describe_flow(
-            cause,
-            flow_id=self._job.id,
-            workflow=self._definition.name,
-            step=self._definition.name if cause == "failed" else "",
-            error=text if cause == "failed" else "",
-            job=self._job.id,
-            timeout=self._message.timeout or 0.0,
-            reason=reason_in(text) if cause == "cancelled" else "",
-            rollback="incomplete" if is_doubtful else verdict_on(outcomes),
-            rollback_errors=failures_of(outcomes),
-        )
+async def load_document(jobs: JobClient, flow_id: str, name: str) -> str | None:
+    """Return a document of the history of a machine as JSON text; None without one. Raises StoreError."""
+    return await jobs.live(flow_id, document_name(name))

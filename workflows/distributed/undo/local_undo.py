@@ -23,18 +23,17 @@ from workflows.definition.context import StepContext
 from workflows.distributed.activation import Activation
 from workflows.distributed.undo.doubts import find_doubts, is_ready
 from workflows.distributed.undo.spread_undo import kept_in
-from workflows.distributed.undo_plan import UndoPlan, UnknownHere
 from workflows.distributed.worker_runtime import Flow, WorkerRuntime
 from workflows.errors import COMPLETED
 from workflows.execution.apart_steps import record_of_child
 from workflows.execution.graph_entries import restore_graph
 from workflows.execution.graph_state import GraphState
-from workflows.execution.rollback import Undo
+from workflows.execution.rollback import UndoPlan, UnknownHere, plan_graph
 from workflows.execution.step_run import StepRun
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory, StepHistory
 from workflows.records.ids import split_item
-from workflows.records.indeterminate import is_unknown, unknown_text
+from workflows.records.indeterminate import is_unknown
 from workflows.records.records import stalls_in
 
 __all__ = ["note_stop", "read_local_plan"]
@@ -98,9 +97,7 @@ def _cut(step: StepHistory) -> Entry:
     )
 
 
-async def read_local_plan(
-    runtime: WorkerRuntime, flow: Flow, history: GraphHistory, prefix: str = ""
-) -> UndoPlan:
+async def read_local_plan(flow: Flow, history: GraphHistory, prefix: str = "") -> UndoPlan:
     """Return the undo plan of a flow; `prefix` begins the paths of its steps. Raises UnknownHere,
     StoreError.
     """
@@ -108,18 +105,15 @@ async def read_local_plan(
         if split_item(name)[0] not in flow.workflow.steps:
             raise UnknownHere(f"step {name} of workflow {flow.workflow.name}")
     graph = restore_graph(flow.workflow, history, flow.message.kept, 0)
-    plan = UndoPlan(records=graph.records)
+    runs: list[StepRun] = []
     for name in reversed(history.order):
-        entry = history.steps[name].last
-        run = graph.find(name)
+        known, run = history.steps[name], graph.find(name)
         if run is None:  # an item: their list is recorded before
             raise StoreCorrupt(f"the journal of flow {flow.flow_id} has no list with {name}")
-        if run.step.workflow is None:
-            _add(flow, graph, run, history, plan, prefix)
-        elif entry.child and not entry.skipped:
-            state = "completed" if history.steps[name].state == "completed" else "failed"
-            await runtime.add_nested(runtime, entry.child, state, entry.failure, plan, prefix + name)
-    return plan
+        run.state, run.child, run.failure = known.state, known.last.child, run.failure or known.last.failure
+        runs.append(run)
+    context = partial(_context, flow, graph)
+    return await plan_graph(runs, flow.workflow, graph.records, context, flow.runtime.add_inner, prefix)
 
 
 async def _read_children(flow: Flow, history: GraphHistory, now_ms: int) -> list[Entry]:
@@ -168,21 +162,6 @@ def _end_of(flow: Flow, member: TreeMember, begun: Entry, text: str, now_ms: int
     entry.attempts = member.attempts
     entry.error = msgspec.Raw(text.encode()) if text else entry.error
     return entry
-
-
-def _add(
-    flow: Flow, graph: GraphState, run: StepRun, history: GraphHistory, plan: UndoPlan, prefix: str
-) -> None:
-    name = run.step.name
-    run.state = history.steps[name].state
-    if run.wants_undo:
-        context = partial(_context, flow, graph, name)
-        plan.undos.append(
-            Undo(path=prefix + name, step=run.step, workflow=flow.workflow, record=run.record, ctx=context)
-        )
-    elif run.is_doubtful:
-        run.failure = run.failure or history.steps[name].last.failure
-        plan.inherited.append((prefix + name, unknown_text(1, run.failure)))
 
 
 def _context(flow: Flow, graph: GraphState, step: str, attempt: int) -> StepContext[object]:

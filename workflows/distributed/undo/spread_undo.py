@@ -18,9 +18,8 @@ import msgspec
 from eventbus import StoreCorrupt
 from eventbus.lowlevel import TreeMember, describe, get_logger
 from workflows.definition.context import StepContext
-from workflows.distributed.undo_plan import UndoPlan, UnknownHere
-from workflows.distributed.worker_runtime import Flow, WorkerRuntime
-from workflows.execution.rollback import Undo
+from workflows.distributed.worker_runtime import Flow
+from workflows.execution.rollback import Undo, UndoPlan, UnknownHere
 from workflows.records.ids import is_nested, member_id, parse_member, starter_of
 from workflows.records.indeterminate import is_unknown, unknown_text
 from workflows.records.records import FlowMessage, read_step
@@ -50,20 +49,20 @@ class _Kept(msgspec.Struct):
 _decode_kept = msgspec.json.Decoder(_Kept).decode
 
 
-async def read_spread_plan(runtime: WorkerRuntime, flow: Flow, prefix: str = "") -> UndoPlan:
+async def read_spread_plan(flow: Flow, prefix: str = "") -> UndoPlan:
     """Read the records of a flow and return its undo plan; `prefix` begins the paths of its steps.
 
     Raises UnknownHere, StoreError.
     """
-    done = await _read_done(runtime, flow)
-    ended = await _read_ended(runtime, flow)
+    done = await _read_done(flow)
+    ended = await _read_ended(flow)
     unloaded = [entry.step for entry in done if entry.step and not entry.text]
     found = UndoPlan(unloaded=unloaded)
     for entry in [*done, *ended]:
         if entry.step and entry.text and entry.is_done:
             _read_record(entry, found)
     for entry in reversed(_merged(done, ended)):
-        await _add(runtime, flow, entry, found, prefix)
+        await _add(flow, entry, found, prefix)
     return found
 
 
@@ -79,11 +78,11 @@ def _merged(done: list[_Done], ended: list[_Done]) -> list[_Done]:
     return merged
 
 
-async def _add(runtime: WorkerRuntime, flow: Flow, each: _Done, found: UndoPlan, prefix: str) -> None:
+async def _add(flow: Flow, each: _Done, found: UndoPlan, prefix: str) -> None:
     member = each.member
     if not each.step:
         path = prefix + parse_member(starter_of(member.id)).step
-        await runtime.add_nested(runtime, member.id, member.state, each.text, found, path)
+        await flow.runtime.add_inner(found, member.id, member.state, each.text, path)
         return
     step = flow.workflow.steps.get(each.step)
     if step is None:
@@ -115,12 +114,12 @@ def _context(flow: Flow, step: str, job_id: str, found: UndoPlan, attempt: int) 
     )
 
 
-async def _read_done(runtime: WorkerRuntime, flow: Flow) -> list[_Done]:
+async def _read_done(flow: Flow) -> list[_Done]:
     """Return the members that completed, in order of completion, with the records that are needed."""
     done: list[_Done] = []
     first = 0
     while True:
-        page = await runtime.jobs.look(flow.flow_id, listed="done", first=first, max_bytes=_PAGE_BYTES)
+        page = await flow.runtime.jobs.look(flow.flow_id, listed="done", first=first, max_bytes=_PAGE_BYTES)
         for member in page.members:
             step = _step_in_run(member, flow.flow_id, flow.message)
             if step is not None:
@@ -136,12 +135,12 @@ def _needed(member: TreeMember, step: str, flow: Flow) -> str:
     return member.text if is_needed or len(member.text) <= _KEPT_BYTES else ""
 
 
-async def _read_ended(runtime: WorkerRuntime, flow: Flow) -> list[_Done]:
+async def _read_ended(flow: Flow) -> list[_Done]:
     """Return the members that began and did not complete, with the records of their errors."""
     members: list[TreeMember] = []
     first = 0
     while True:
-        page = await runtime.jobs.look(flow.flow_id, first=first)
+        page = await flow.runtime.jobs.look(flow.flow_id, first=first)
         members += [
             entry for entry in page.members if entry.claimed and entry.state in ("failed", "cancelled")
         ]
@@ -149,7 +148,8 @@ async def _read_ended(runtime: WorkerRuntime, flow: Flow) -> list[_Done]:
         if first >= page.total or not page.members:
             break
     texts = {
-        entry.job: entry.text or "" for entry in await runtime.jobs.outcomes([entry.id for entry in members])
+        entry.job: entry.text or ""
+        for entry in await flow.runtime.jobs.outcomes([entry.id for entry in members])
     }
     return [
         _Done(entry, step, kept or texts[entry.id], is_done=kept != "")

@@ -1,8 +1,14 @@
-"""The end of a stopped flow: its rollbacks run, then its `failed` hook, and the flow gets its error.
+"""The end of a stopped flow of any kind: its rollbacks run, then its `failed` hook, and the flow gets its
+error.
 
-What must always hold: the root acknowledges its stop first, so that neither the flow's timeout nor a cancel
-changes the outcome afterwards; each rollback is saved before the next one begins, and so is the `failed`
-hook; another worker that takes over continues after the last one that is saved.
+    claimed with a stop -> the kind reads its plan -> the stop is acknowledged -> rollbacks, each saved
+                        -> the `failed` hook, saved -> failed | cancelled
+
+What must always hold: a worker that does not know what must be undone parks the flow before it acknowledges
+the stop; from then on neither the flow's timeout nor a cancel changes the outcome; each rollback is saved
+before the next one begins, and so is the `failed` hook; another worker that takes over continues after the
+last one that is saved. A failed attempt that another one follows is saved before its pause, so that a
+rollback fails no more often than its rule allows.
 
 Crash windows: `dies-before-acknowledging`, `dies-in-rollback` (it runs again), `dies-after-rollback-saved`
 (it does not), `dies-after-failed-hook` (saved: not again).
@@ -11,219 +17,118 @@ Crash windows: `dies-before-acknowledging`, `dies-in-rollback` (it runs again), 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
 
-from eventbus.lowlevel import Failure, Job, Settle, TreePage, cancel, fail
+from eventbus.lowlevel import Job, Settle, TreePage, cancel, fail, trace_facts, trace_id_of
 from workflows.distributed.activation import Activation
-from workflows.distributed.undo.undo_tries import UndoTries
-from workflows.distributed.undo_plan import UndoPlan
-from workflows.distributed.worker_runtime import Flow
-from workflows.errors import COMPLETED
-from workflows.execution.hook_runner import run_failed
-from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
+from workflows.distributed.worker_runtime import WorkerRuntime
+from workflows.execution.rollback import Saga, Undoable, UndoPlan
+from workflows.execution.stop import Stop
 from workflows.execution.surroundings import LeaseLost
-from workflows.records.checkpoints import FAILED_HOOK, read_undone, undone_name
+from workflows.records.checkpoints import read_tries, try_name
 from workflows.records.entries import Entry
-from workflows.records.graph_history import GraphHistory
-from workflows.records.ids import parse_member
-from workflows.records.records import cause_of, describe_flow, read_flow
+from workflows.records.failures import reason_in
+from workflows.records.records import FlowMessage, cause_of
 
-__all__ = ["CheckpointKeeper", "JournalKeeper", "UndoKeeper", "Unwinding"]
-
-_FAILED = "failed"
+__all__ = ["StoppedFlow", "undo_entry", "unwind"]
 
 
-class UndoKeeper(Protocol):
-    """The record of what is undone already. Its methods raise LeaseLost if another worker has the
-    flow now.
+class StoppedFlow(Protocol):
+    """A claimed flow that is stopped: what its kind knows of its undoing. The methods raise LeaseLost,
+    StoreError.
     """
 
     @property
-    def done(self) -> Mapping[str, str]:
-        """The outcomes of earlier activations: path -> record of the error, empty on success."""
+    def activation(self) -> Activation:
+        """What its root job records with."""
         ...
 
     @property
-    def has_told(self) -> bool:
-        """Whether the `failed` hook has run."""
+    def message(self) -> FlowMessage:
+        """Its message."""
         ...
 
-    async def save(self, path: str, failure: str) -> None:
-        """Save the outcome of one rollback."""
+    @property
+    def workflow_name(self) -> str:
+        """The name of its workflow."""
         ...
 
-    async def save_told(self) -> None:
-        """Save that the `failed` hook has run."""
-        ...
-
-    async def find_error(self) -> tuple[str, str]:
-        """Return the step that stopped the flow by its failure, and the record of its error."""
-        ...
-
-
-class Unwinding:
-    """The rollbacks of one stopped flow, in one activation."""
-
-    def __init__(self, job: Job, flow: Flow, page: TreePage, plan: UndoPlan, keeper: UndoKeeper) -> None:
-        self._job = job
-        self._flow = flow
-        self._page = page
-        self._plan = plan
-        self._keeper = keeper
-
-    async def run(self) -> Settle:
-        """Roll the flow back, call the `failed` hook, and return the settle with the flow's error.
-
-        Raises LeaseLost, StoreError.
+    async def plan_undo(self, page: TreePage) -> UndoPlan:
+        """Return what is to be undone, the same in each activation: what must be recorded for that, is.
+        `page` has the fields of the root. Raises UnknownHere.
         """
-        job, flow = self._job, self._flow
-        # From here on the server accepts no other outcome: neither a cancel nor the timeout changes it.
-        if not await flow.runtime.jobs.checkpoint(job, acknowledges=True):
-            raise LeaseLost
-        tries = UndoTries(flow.runtime, job, self._page.saved)
-        saga = Saga(
-            self._plan.undos,
-            flow_id=job.id,
-            call_sync=flow.runtime.call_sync,
-            sleep=asyncio.sleep,
-            save=self._keeper.save,
-            save_try=tries.save,
-            tried=tries.done,
-            done=self._keeper.done,
-            around=self._around,
-            facts={"correlation_id": flow.facts.correlation_id, **flow.trace},
-        )
-        outcomes = await saga.run()
-        text = await self._describe(outcomes)
-        if not self._keeper.has_told and flow.workflow.failed_hook is not None:
-            await self._tell_failed(text)
-        return cancel(text) if job.stop == "cancelled" else fail(text, counts=False)
+        ...
 
-    async def _tell_failed(self, text: str) -> None:
-        flow, job, plan = self._flow, self._job, self._plan
-        with flow.span("failed", job_id=job.id, attempt=job.attempts + 1) as traceparent:
-            context = flow.context(
-                "",
-                job_id=job.id,
-                attempt=1,
-                traceparent=traceparent,
-                records=plan.records,
-                reach=flow.workflow.steps,
-                unloaded=plan.unloaded,
-            )
-            error = read_flow(text, flow.workflow.errors)
-            await run_failed(flow.workflow, context, error, flow.runtime.call_sync)
-        # Saved after the call, so the hook runs at least once, and only a crash in between repeats it.
-        await self._keeper.save_told()
+    async def find_failure(self, page: TreePage) -> Stop:
+        """Return the failure that stopped the flow: of which step, with which error, in which job."""
+        ...
 
-    async def _describe(self, outcomes: list[RollbackResult]) -> str:
-        """Return the record of the flow's error: its cause, and the outcomes of the rollbacks."""
-        job, flow, root = self._job, self._flow, self._page.root
-        every = [*self._plan.inherited, *outcomes]
-        is_doubtful = self._plan.is_doubtful or "damaged" in root  # some completed steps may be missing
-        rollback = "incomplete" if is_doubtful else verdict_on(every)
-        cause = cause_of(job.stop)
-        step, error = await self._keeper.find_error() if cause == "failed" else ("", "")
-        return describe_flow(
-            cause,
-            flow_id=job.id,
-            workflow=flow.workflow.name,
-            step=step,
-            error=error,
-            job=self._job_of(step),
-            timeout=flow.message.timeout or 0.0,
-            reason=_reason(root.get("text", "")) if cause == "cancelled" else "",
-            rollback=rollback,
-            rollback_errors=failures_of(every),
-        )
+    async def save_undo(self, path: str, failure: str) -> None:
+        """Save the outcome of one rollback; an empty `failure` is success."""
+        ...
 
-    def _job_of(self, step: str) -> str:
-        stopper = self._page.root.get("stopper", "")
-        return self._flow.job_of(step) if stopper == self._job.id and step not in ("", COMPLETED) else stopper
+    def undo_span(self, undo: Undoable, attempt: int) -> AbstractContextManager[str]:
+        """Open the span around an attempt of a rollback."""
+        ...
 
-    def _around(self, undo: Undoable, attempt: int) -> AbstractContextManager[str]:
-        """Open a span around an attempt of a rollback, linked to the span of its step."""
-        return self._flow.span(
-            "rollback",
-            workflow=undo.owner,
-            step=undo.path,
-            job_id=self._flow.flow_id,
-            attempt=attempt,
-            links=[undo.traceparent],
-        )
+    async def tell_failed(self, plan: UndoPlan, text: str) -> None:
+        """Call the `failed` hook with the record of the flow's error, unless an earlier activation has, and
+        save that.
+        """
+        ...
 
 
-class CheckpointKeeper:
-    """Keeps what is undone in the checkpoints of the root: of flows whose steps are jobs."""
+async def unwind(runtime: WorkerRuntime, flow: StoppedFlow) -> Settle:
+    """Roll a stopped flow back, and return the settle with its error. Raises UnknownHere, LeaseLost,
+    StoreError.
+    """
+    job, message, jobs = flow.activation.job, flow.message, runtime.jobs
+    page = await jobs.look(job.id, limit=0)
+    plan = await flow.plan_undo(
+        page
+    )  # if something is unknown here, this raises, before the stop is acknowledged
+    # From here on the server accepts no other outcome: neither a cancel nor the timeout changes it.
+    if not await jobs.checkpoint(job, acknowledges=True):
+        raise LeaseLost
 
-    def __init__(self, job: Job, flow: Flow, page: TreePage) -> None:
-        self.done: Mapping[str, str] = read_undone(page.saved)
-        self.has_told: bool = FAILED_HOOK in page.saved
-        self._jobs = flow.runtime.jobs
-        self._job = job
-        self._root = page.root
-        self._count = len(self.done)
-
-    async def save(self, path: str, failure: str) -> None:
-        """Save the outcome of one rollback."""
-        self._count += 1
-        await self._save({undone_name(self._count, path): failure})
-
-    async def save_told(self) -> None:
-        """Save that the `failed` hook has run."""
-        await self._save({FAILED_HOOK: ""})
-
-    async def find_error(self) -> tuple[str, str]:
-        """Return the step whose job stopped the flow, and its error."""
-        stopper, text = self._root.get("stopper", ""), self._root.get("text", "")
-        if stopper == self._job.id:
-            return COMPLETED, text
-        (outcome,) = await self._jobs.outcomes([stopper])
-        # A completed step stops its flow if the flow's keys are damaged; only the root's text says so.
-        own = outcome.text if outcome.state != "completed" else ""
-        return parse_member(stopper).step, own or text
-
-    async def _save(self, saved: dict[str, str]) -> None:
-        if not await self._jobs.checkpoint(self._job, saved):
+    async def save_try(path: str, attempts: int) -> None:
+        if not await jobs.checkpoint(job, {try_name(path): str(attempts)}):
             raise LeaseLost
 
-
-class JournalKeeper:
-    """Keeps what is undone in the journal: of local flows."""
-
-    def __init__(self, activation: Activation, history: GraphHistory, page: TreePage) -> None:
-        self.done: Mapping[str, str] = history.undone
-        self.has_told: bool = _FAILED in history.hooks
-        self._activation = activation
-        self._history = history
-        self._text = page.root.get("text", "")
-
-    async def save(self, path: str, failure: str) -> None:
-        """Append the outcome of one rollback."""
-        entry = Entry(kind="undo", place=path)
-        if failure:
-            entry.error = msgspec.Raw(failure.encode())
-        await self._activation.append([entry])
-
-    async def save_told(self) -> None:
-        """Append that the `failed` hook has run."""
-        await self._activation.append([Entry(kind="hook", place=_FAILED)])
-
-    async def find_error(self) -> tuple[str, str]:
-        """Return the step that made the flow fail, and its error."""
-        history = self._history
-        step = history.stopper or (history.failed.step if history.failed is not None else COMPLETED)
-        known = history.steps.get(step)
-        own = known.last.failure if known is not None and known.last.kind == "failed" else ""
-        return step, own or self._text
+    saga = Saga(
+        plan,
+        flow_id=job.id,
+        call_sync=runtime.call_sync,
+        sleep=asyncio.sleep,
+        save=flow.save_undo,
+        save_try=save_try,
+        tried=read_tries(page.saved),
+        around=flow.undo_span,
+        facts={
+            "correlation_id": message.correlation_id or job.id,
+            **trace_facts(trace_id_of(message.traceparent)),
+        },
+    )
+    outcomes = await saga.run()
+    stop = await _find_stop(flow, job, page)
+    _, text = plan.end(stop, outcomes, flow_id=job.id, workflow=flow.workflow_name, timeout=message.timeout)
+    await flow.tell_failed(plan, text)
+    return cancel(text) if job.stop == "cancelled" else fail(text, counts=False)
 
 
-def _reason(text: str) -> str:
-    try:
-        return msgspec.json.decode(text, type=Failure).message
-    except (msgspec.MsgspecError, UnicodeError):
-        return ""
+async def _find_stop(flow: StoppedFlow, job: Job, page: TreePage) -> Stop:
+    cause = cause_of(job.stop)
+    if cause == "failed":
+        return await flow.find_failure(page)
+    return Stop(cause=cause, reason=reason_in(page.root.get("text", "")) if cause == "cancelled" else "")
+
+
+def undo_entry(path: str, failure: str, now_ms: int) -> Entry:
+    """Return the entry about the outcome of a rollback, for a flow that has a journal."""
+    entry = Entry(kind="undo", place=path, started_ms=now_ms)
+    if failure:
+        entry.error = msgspec.Raw(failure.encode())
+    return entry
