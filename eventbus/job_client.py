@@ -51,6 +51,7 @@ class JobClient:
         self._life = life
         self._reading = Turnstiles()
         self.settings = settings
+        self._most_text = max(settings.max_result, settings.max_payload) + _ENVELOPE
 
     def attach(self, extension: Extension) -> None:
         """Run the consumers of an extension in the workers that start from now on."""
@@ -181,12 +182,11 @@ class JobClient:
         live texts or 1,000 signals, or more than 16 MiB (or `max_result`) in all. Raises StoreCorrupt if
         somebody else changed the journal, and ProviderStopped if the worker ends before the answer.
         """
-        most = max(self.settings.max_result, self.settings.max_payload) + _ENVELOPE
-        check_append(entries, live := live or {}, taken, most=most)
+        check_append(entries, live := live or {}, taken, most=self._most_text)
         worker = self._life.worker
         if worker is None:
             raise UsageError(f"job {job.id} does not run here, so this process cannot append to its journal")
-        if job.unread or self._reading:
+        if job.unread or self._reading.used:
             async with self._reading.pass_through(f"{job.token} {job.id}", is_needed=bool(job.unread)):
                 await self.read_journal(job)
                 appended = worker.append(job, entries, live=live, taken=taken)

@@ -64,7 +64,7 @@ class AttemptHost(Protocol):
 class Attempt:
     """What one attempt can have the place where it runs do for it. All texts are JSON."""
 
-    __slots__ = ("_has_ended", "_name", "_where", "has_saved", "host", "job")
+    __slots__ = ("_name", "_where", "has_ended", "has_saved", "host", "job")
 
     def __init__(self, host: AttemptHost, job: Job, name: str = SAVED, *, where: str = "") -> None:
         """Save in the live text `name` of the job that the attempt runs in; without a name it saves nothing.
@@ -75,13 +75,10 @@ class Attempt:
         self.job: Job = job
         self._name = name
         self._where = where
-        self._has_ended = False
+        self.has_ended: bool = False
+        """Whether the attempt is over, so that it saves nothing more."""
         self.has_saved: bool = False
         """Whether a text may be there, because this attempt saved or read one."""
-
-    def end(self) -> None:
-        """Let the attempt save nothing more."""
-        self._has_ended = True
 
     def keep_line(self, line: str) -> None:
         """Keep a log line with the job that the attempt runs in; return at once. In any thread."""
@@ -100,7 +97,7 @@ class Attempt:
         return self._save(text, self._check_saves("save"))
 
     async def _save(self, text: str, name: str) -> None:
-        if self._has_ended:
+        if self.has_ended:
             raise StoreRefused(
                 f"nothing was saved for {self._where or f'job {self.job.id}'}: its attempt has ended, and "
                 "another one may have begun"

@@ -6,7 +6,7 @@ The server could refuse them as well, but its refusal would concern other jobs o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from eventbus.errors import UsageError
 from eventbus.model.names import shown
@@ -14,34 +14,45 @@ from eventbus.model.names import shown
 __all__ = ["check_append", "check_signal_id", "check_text"]
 
 _LONGEST_NAME = 256
-_ENTRY = "an entry or a live text"
 _MOST_BYTES = 16 << 20  # of one append: the server holds up all others while it takes them
 
 
 def check_append(entries: Sequence[str], live: Mapping[str, str], taken: Sequence[str], *, most: int) -> None:
     """Refuse what the server could not record, because its refusal would concern other jobs, too."""
-    if isinstance(entries, str) or isinstance(taken, str):
-        raise UsageError("entries and taken are lists of texts; put the one text into a list")
-    if len(entries) == 1 and not live and not taken:  # by far the most
-        check_text(entries[0], _ENTRY, most=most)
-        return
-    for given, limit, what in (
-        (entries, 2000, "entries"),
-        (live, 100, "live texts"),
-        (taken, 1000, "signals"),
-    ):
-        if len(given) > limit:
-            raise UsageError(f"{len(given)} {what} in one append; at most {limit} are possible")
-    size = sum(check_text(text, _ENTRY, most=most) for text in (*entries, *live.values()))
+    _check_count(entries, 2000, "entries")
+    _check_texts(entries, live, most)
+    if live:
+        _check_count(live, 100, "live texts")
+        _check_names(live)
+    if taken:
+        _check_count(taken, 1000, "signals")
+        _check_names(taken)
+        for signal in taken:
+            if signal.startswith("#"):
+                raise UsageError("no id of a signal begins with a #")
+
+
+def _check_count(given: Sequence[str] | Mapping[str, str], most: int, what: str) -> None:
+    if isinstance(given, str):
+        raise UsageError(f"{what} are a list of texts; put the one text into a list")
+    if len(given) > most:
+        raise UsageError(f"{len(given)} {what} in one append; at most {most} are possible")
+
+
+def _check_texts(entries: Sequence[str], live: Mapping[str, str], most: int) -> None:
+    size = 0
+    for text in (*entries, *live.values()):
+        size += check_text(text, "an entry or a live text", most=most)
     if size > max(most, _MOST_BYTES):
         raise UsageError(
             f"{size} bytes in one append; at most {max(most, _MOST_BYTES)} are possible, "
             "so use several appends"
         )
-    for text in (*live, *taken):
-        check_text(text, "the name of a live text or the id of a signal", most=_LONGEST_NAME)
-    if any(each.startswith("#") for each in taken):
-        raise UsageError("no id of a signal begins with a #")
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        check_text(name, "the name of a live text or the id of a signal", most=_LONGEST_NAME)
 
 
 def check_signal_id(signal: str, name: str) -> None:

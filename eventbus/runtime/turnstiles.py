@@ -12,22 +12,20 @@ __all__ = ["Turnstiles"]
 
 
 class Turnstiles:
-    """The locks that somebody uses. False if there is none."""
+    """Locks by name, of those that somebody uses."""
 
     def __init__(self) -> None:
-        self._used: dict[str, _Turnstile] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._used)
+        self.used: dict[str, _Turnstile] = {}
+        """Those locks, by name."""
 
     @asynccontextmanager
     async def pass_through(self, name: str, *, is_needed: bool) -> AsyncGenerator[None]:
         """Hold the lock of `name`; unless it is needed, only if others use it."""
-        lock = self._used.get(name)
+        lock = self.used.get(name)
         if lock is None and not is_needed:
             yield
             return
-        lock = lock or self._used.setdefault(name, _Turnstile())
+        lock = lock or self.used.setdefault(name, _Turnstile())
         lock.count += 1
         try:
             async with lock.lock:
@@ -35,7 +33,7 @@ class Turnstiles:
         finally:
             lock.count -= 1
             if not lock.count:
-                self._used.pop(name, None)
+                self.used.pop(name, None)
 
 
 class _Turnstile:

@@ -97,7 +97,7 @@ class GraphPlace(InlineSurroundings):
     def open(self, *, patience: float = PATIENCE) -> GraphRun:
         """Return a run that goes on with what is recorded."""
         history = read_graph(self.journal.entries, self._message)
-        state = restore_graph(self.workflow, history, (), self.journal.now_ms)
+        state = restore_graph(self.workflow, history, (), self.journal.clock.now_ms)
         super().__init__(
             self.workflow,
             Codecs(self.workflow),

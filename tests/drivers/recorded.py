@@ -11,24 +11,18 @@ from typing import Any
 
 import msgspec
 
-from eventbus.lowlevel import (
-    Attempt,
-    describe,
-    outside_job,
-)
-from eventbus.lowlevel import (
-    Signal as SentSignal,
-)
+from eventbus.lowlevel import Attempt, describe, outside_job
+from eventbus.lowlevel import Signal as SentSignal
 from workflows import Durable, FlowContext
 from workflows.execution.environment import InlineTools, in_thread
 from workflows.execution.step_attempt import MemoryHost
-from workflows.execution.surroundings import Children, NoChildren, Surroundings
+from workflows.execution.surroundings import Children, FlowClock, NoChildren, Surroundings
 from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.definition import DurableCodecs
 from workflows.functions.endings import Ending, Failed
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.history import History
-from workflows.functions.rollbacks import undos_of
+from workflows.functions.rollbacks import plan_function
 from workflows.records.entries import Entry, encode_entry, read_entries
 
 __all__ = ["Died", "RecordedFlow", "Told"]
@@ -39,6 +33,23 @@ Told = tuple[str, str, str]
 
 class Died(BaseException):
     """The worker died: what it wanted to record is not recorded."""
+
+
+async def _add_nothing(*_: Any) -> None:
+    """Undo no child here."""
+
+
+class StillClock(FlowClock):
+    """A clock that only moves if it is moved."""
+
+    @property
+    def now_ms(self) -> int:
+        """The time in ms."""
+        return self._now_ms
+
+    @now_ms.setter
+    def now_ms(self, time_ms: int) -> None:
+        self._now_ms = time_ms
 
 
 class RecordedFlow:
@@ -53,7 +64,7 @@ class RecordedFlow:
         self.live: dict[str, str] = {}
         self.run = 1
         """The number of the run; a retry by hand raises it."""
-        self.now_ms = 1_000_000
+        self.clock = StillClock(1_000_000)
         self.dies_at: int | None = None
         self.is_rescued = False
         """Whether the worker of the activation before died after its last record."""
@@ -105,7 +116,7 @@ class RecordedFlow:
 
     async def wait_until(self, time_ms: int) -> None:
         """Let the clock show that time."""
-        self.now_ms = max(self.now_ms, time_ms)
+        self.clock.move_to(time_ms)
 
     async def listen(self) -> None:
         """Return soon."""
@@ -121,7 +132,8 @@ class RecordedFlow:
         )
         await self.append([raised])
         kept = kept_entries(self.entries)
-        for undo in undos_of(self.durable, kept.entries, self.around(kept)):
+        plan = await plan_function(self.durable, kept.entries, self.around(kept), _add_nothing)
+        for undo in plan.undos:
             undone = Entry(kind="undo", place=undo.path)
             try:
                 await undo.perform(1, in_thread, self.flow_id)

@@ -2,11 +2,10 @@
 
     claimed -> journal read -> code runs, recording -> completed | suspended | given back | stopped
 
-Each way to write a flow has a driver: a step graph, a durable function. A driver asks an Activation only. It
-knows neither keys nor rows of the server.
+Each kind of flow records with an Activation only. It knows neither keys nor rows of the server.
 
 What must always hold: an entry counts only after `append` has returned; what follows from it begins after
-that. A driver ends its activation when `append` raises.
+that. A flow ends its activation when `append` raises.
 
 Crash windows: `dies-before-append` (it happened and is not recorded: it happens again), `append-not-answered`
 (the journal knows a repeat by its place), `stop-while-running` (recorded; the flow is claimed again with its
@@ -18,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from eventbus import StoreCorrupt
-from eventbus.lowlevel import Job, JobClient, Settle, Signal, clock, suspend
-from workflows.execution.surroundings import FlowStops, LeaseLost
-from workflows.records.entries import Entry, encode_entry, read_entries
+from eventbus.lowlevel import Job, JobClient, Settle, Signal, suspend
+from workflows.execution.surroundings import FlowClock, FlowStops, LeaseLost
+from workflows.records.entries import Entry, encode_entries, read_entries
 
 __all__ = ["Activation", "read_journal"]
 
@@ -36,18 +35,14 @@ class Activation:
         self.job = job
         self.entries: list[Entry] = []
         """The entries that were recorded before this activation; `append` does not add to them."""
-        self._began = clock.monotonic()
+        self.clock: FlowClock = FlowClock(job.claimed_ms)
+        """The server's clock, as far as this process knows it without asking."""
         self._knows_stop = bool(job.stop)
 
     async def load(self) -> None:
         """Read the whole journal. Raises StoreCorrupt if it cannot be read, StoreError."""
         journal = await self.jobs.read_journal(self.job) if self.job.unread else self.job.journal
         self.entries = read_entries(self.job.id, journal)
-
-    @property
-    def now_ms(self) -> int:
-        """The time of the server's clock in ms, as far as this process knows it without asking."""
-        return self.job.claimed_ms + round((clock.monotonic() - self._began) * 1000)
 
     @property
     def signals(self) -> Sequence[Signal]:
@@ -67,7 +62,7 @@ class Activation:
         (what follows the entries of before is not recorded), UsageError for what cannot be recorded,
         ProviderStopped, StoreCorrupt.
         """
-        texts = [encode_entry(entry) for entry in entries]
+        texts = encode_entries(entries)
         while len(texts) > _MOST:  # of a graph with thousands of parallel steps
             self._check_lease(await self.jobs.append(self.job, texts[:_MOST]))
             del texts[:_MOST]
@@ -95,7 +90,7 @@ class Activation:
 
         With `listens` this activation must have looked at all `signals`.
         """
-        delay = None if until_ms is None else max(0, until_ms - self.now_ms)
+        delay = None if until_ms is None else max(0, until_ms - self.clock.now_ms)
         return suspend(delay_ms=delay, heard=self.job.heard if listens else None)
 
 

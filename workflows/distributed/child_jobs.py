@@ -4,7 +4,7 @@
 
 A child is the root of another flow, or a job in the steps queue of this one. Its id follows from the flow,
 the run and the place, so that adding it again adds nothing. Its failure stops nothing by itself
-(`up="ignore"`): the driver decides.
+(`up="ignore"`): the flow decides.
 
 While other work goes on here, ends are found by asking. When only children are left, the root waits for them
 in the server, without a slot (`suspend`). Whoever claims it next asks once (`find_ended`), before anything
@@ -130,7 +130,7 @@ class ChildJobs:
                 self._pending,
                 tree=activation.job.id,
                 awaited=list(awaited),
-                delay_ms=None if until_ms is None else max(0, until_ms - activation.now_ms),
+                delay_ms=None if until_ms is None else max(0, until_ms - activation.clock.now_ms),
                 heard=activation.job.heard if listens else None,
                 first=first,
             )

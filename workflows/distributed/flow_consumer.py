@@ -182,8 +182,9 @@ class FlowConsumer:
     def failed(self, job: Job, settle: Settle) -> None:
         """Log the end of the flow, a rollback phase that is tried again, or a failure as its kind does."""
         facts = dict(self.facts(job))
-        if not job.stop and settle.state != "cancelled":
-            self._driver.log_failed(job, settle, facts)
+        if not job.stop:
+            if settle.state != "cancelled":  # else it is claimed again, to be undone, and told then
+                self._driver.log_failed(job, settle, facts)
         elif settle.state == "delayed":
             log_failure(
                 _log, "flow not undone, trying again", settle.text, facts, retry_in=settle.delay_ms / 1000

@@ -19,17 +19,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.lowlevel import (
-    Job,
-    Settle,
-    TreePage,
-    describe,
-    fail,
-    get_logger,
-    give_back,
-    log_failure,
-    retry,
-)
+from eventbus.lowlevel import Job, Settle, TreePage, describe, fail, get_logger, give_back, log_failure, retry
 from workflows.definition.job_tree import last_members, members_of
 from workflows.definition.workflow import Workflow
 from workflows.distributed.activation import Activation
@@ -223,7 +213,7 @@ class LocalFlow(_GraphFlow):
 
     async def save_undo(self, path: str, failure: str) -> None:
         """Append the outcome of one rollback."""
-        await self.activation.append([undo_entry(path, failure, self.activation.now_ms)])
+        await self.activation.append([undo_entry(path, failure, self.activation.clock.now_ms)])
 
     @property
     def _has_told(self) -> bool:
@@ -234,7 +224,7 @@ class LocalFlow(_GraphFlow):
 
 
 class SpreadFlow(_GraphFlow):
-    """A flow whose steps are jobs: their records say what is done, the checkpoints of the root what is undone."""
+    """A flow whose steps are jobs: their records say what is done, checkpoints of the root what is undone."""
 
     def __init__(
         self, flow: Flow, activation: Activation, history: GraphHistory, *, must_begin: bool

@@ -57,15 +57,7 @@ from workflows.execution.graph_state import GraphState
 from workflows.execution.graph_surroundings import StepChild
 from workflows.execution.slots import FlowSlots
 from workflows.execution.step_run import StepRun
-from workflows.execution.step_runner import (
-    ATTEMPT,
-    CORRELATION_ID,
-    FLOW_ID,
-    JOB_ID,
-    STEP,
-    TRACE_ID,
-    rule_of,
-)
+from workflows.execution.step_runner import ATTEMPT, CORRELATION_ID, FLOW_ID, JOB_ID, STEP, TRACE_ID, rule_of
 from workflows.execution.surroundings import FlowStops
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory
@@ -90,7 +82,9 @@ class LocalGraph:
     def __init__(self, flow: Flow, activation: Activation, history: GraphHistory) -> None:
         self._flow = flow
         self._activation = activation
-        self._state: GraphState = restore_graph(flow.workflow, history, flow.message.kept, activation.now_ms)
+        self._state: GraphState = restore_graph(
+            flow.workflow, history, flow.message.kept, activation.clock.now_ms
+        )
         self._journal = GraphJournal(flow, activation, history)
         self._children = StepChildren(flow, activation)
         self._around = WorkerSurroundings(flow, activation)
@@ -167,7 +161,7 @@ class GraphJournal(FlowRecorder):
         super().__init__(flow.runtime, activation, remembers=False)
         self._flow = flow
         self._is_begun = history.is_begun
-        job, now_ms = activation.job, activation.now_ms
+        job, now_ms = activation.job, activation.clock.now_ms
         self._news: dict[str, Entry] = {}
         if job.stalls > 0:
             self._news = find_doubts(flow, history, created_ms=job.created_ms, now_ms=now_ms)
@@ -221,11 +215,11 @@ class GraphJournal(FlowRecorder):
         """Look for signals when the server tells of one, or in a second. A server that is away is asked
         again.
         """
+        await super().listen()
         try:
-            await super().listen()
             await self.refresh()
         except StoreUnavailable:
-            await asyncio.sleep(_LOOK_SECONDS)
+            pass  # the next call waits for it
 
     def _take_doubts(self, entry: Entry) -> list[Entry]:
         """Return the entries about other steps in doubt that are to be recorded beside `entry`, which may be
@@ -294,6 +288,7 @@ class WorkerSurroundings:
         self.given: bytes = bytes(flow.message.input)
         self.facts: FlowFacts = flow.facts
         self.call_sync: CallSync = runtime.call_sync
+        self.aliases: dict[str, str] = runtime.services.aliases
         self._flow = flow
         own = FlowSlots(runtime.slots_of(workflow.name))
         limits = runtime.limits_of(workflow)
@@ -334,17 +329,10 @@ class WorkerSurroundings:
         return self._flow.span(what, job_id=job_id, attempt=attempt, step=step, links=links)
 
     def begin(self, step: str, job_id: str, attempt: int) -> None:
-        """Set the fields of log events of this attempt, which has a task and a context of its own; and let
-        its emissions belong to the flow.
-        """
+        """Set the fields of log events of this attempt, which has a task and a context of its own."""
         STEP.set(step)
         JOB_ID.set(job_id)
         ATTEMPT.set(attempt)
-        self._flow.runtime.services.aliases[job_id] = self._flow.flow_id
-
-    def end(self, job_id: str) -> None:
-        """End the attempt."""
-        self._flow.runtime.services.aliases.pop(job_id, None)
 
     def trace_of(self, job_id: str) -> Mapping[str, str]:
         """Return the fields of log events that identify the span of an attempt."""

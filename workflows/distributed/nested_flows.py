@@ -24,10 +24,8 @@ async def make_nested(
     inner: AnyDefinition,
     ctx: StepContext[Any],
     flow_id: str,
-    *,
-    up: Policy = "wake",
 ) -> Member:
-    """Return the root of the flow `flow_id` of `inner`, which `step` runs. `up` as `Member` has it.
+    """Return the root of the flow `flow_id` of `inner`, which `step` runs.
 
     Raises what the input function of the step raises, and PayloadError for an input that does not fit.
     """
@@ -40,7 +38,7 @@ async def make_nested(
         given=given,
         timeout=effective_timeout(inner.timeout, flow.runtime.services.settings.lease),
         traceparent=ctx.traceparent,
-        up=up,
+        up="wake",
     )
 
 

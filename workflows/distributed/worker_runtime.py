@@ -237,6 +237,7 @@ class Flow:
     ) -> None:
         self.runtime = runtime
         self.workflow = workflow
+        self.version: str = workflow.version
         self.flow_id = flow_id
         self.message = message
         self.codecs: Codecs = runtime.codecs(workflow)
@@ -256,7 +257,7 @@ class Flow:
         return Entry(
             kind="spread" if is_spread else "run",
             run=self.message.run,
-            version=workflow.version,
+            version=self.version,
             steps=tuple(workflow.steps),
         )
 

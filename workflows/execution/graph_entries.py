@@ -101,12 +101,13 @@ def entry_of(run: StepRun) -> Entry:
         took_ms=run.took_ms,
     )
     entry.child = run.child
-    entry.signal = chosen_id(run.signal)
+    if run.signal:
+        entry.signal = chosen_id(run.signal)
     pause = run.step.pause
     if run.record is not None:
         entry.result, entry.skipped = run.record.result, run.record.skipped
         entry.traceparent = run.record.traceparent
-        if run.record.failure:
+        if run.record.error:
             entry.error, entry.is_lost = run.record.error, _is_lost(run)
     elif run.state == "active" and run.items is not None:
         step = run.items.step

@@ -93,10 +93,12 @@ class GraphRun:
         if state.workflow.listens:
             self._desk = SignalDesk(recorder, state.workflow.name, around.facts)
         self._pauses = Pauses(around)
+        if self.is_halted:
+            self._pauses.end()
         self._patience = patience
         self._tasks: set[asyncio.Task[None]] = set()
         self._halted: asyncio.Future[None] | None = None
-        self._attempts: set[AttemptRun] = set()
+        self._attempts: dict[AttemptRun, None] = {}  # in the order of their beginnings
         self._error: BaseException | None = None
 
     async def run(self) -> None:
@@ -150,12 +152,12 @@ class GraphRun:
         attempt = AttemptRun(call, what=what, timeout=limit, patience=self._patience)
         if run is not None:
             run.attempt = attempt
-        self._attempts.add(attempt)
+        self._attempts[attempt] = None
         try:
             # Steps that start together all begin, also if one of them fails at once.
             ended = await attempt.run(cut_on_cancel=True, at_once=not self._tasks)
         finally:
-            self._attempts.discard(attempt)
+            del self._attempts[attempt]
         if attempt.cancellation is not None:
             self._note_cancelled(attempt.cancellation)
         return ended
@@ -259,7 +261,7 @@ class GraphRun:
         With the state `delayed` it is a failed attempt that another one follows, with `sleeping` the
         beginning of a wait, and with `active` the list of the items of a step.
         """
-        now_ms = self._recorder.now_ms
+        now_ms = self._recorder.clock.now_ms
         if run.state == "sleeping":
             run.started_ms = now_ms
         run.took_ms = max(now_ms - run.started_ms, 0)
@@ -316,7 +318,9 @@ class GraphRun:
                 break
             run.state, run.delay = "delayed", delay
             await self._record(run)
-            if not self._may_go_on() or not await self.pause(delay):
+            if self.is_halted:
+                break
+            if not around.may_start() or not await self.pause(delay):
                 return
         is_over = self.cancellation is not None or self._error is not None
         is_recorded = run.state == "delayed" and is_over
@@ -343,9 +347,10 @@ class GraphRun:
     async def _call(self, run: StepRun) -> StepRecord:
         """Call the function of a step, in a task of its own."""
         around, step, number = self._around, run.step, run.attempts + 1
-        run.started_ms = self._recorder.now_ms
+        run.started_ms = self._recorder.clock.now_ms
         job_id = around.job_of(step.name)
         around.begin(step.name, job_id, number)
+        around.aliases[job_id] = around.job.id
         progress = self.progress.begin(step.name)
         own = StepAttempt(
             around.host,
@@ -370,10 +375,10 @@ class GraphRun:
                 )
                 return await run_step(step, context, around.call_sync)
         finally:
-            own.end()
+            own.has_ended = True
             run.has_saved = run.has_saved or own.has_saved
             self.progress.end(progress)
-            around.end(job_id)
+            around.aliases.pop(job_id, None)
 
     async def _put_aside(self, run: StepRun) -> None:
         """Let a job of its own run a step that is paused; one that is paused between two attempts waits here,
@@ -384,7 +389,7 @@ class GraphRun:
             await self._work_apart(run)
             return
         run.state, run.delay = "delayed", _PAUSED
-        run.due_ms = self._recorder.now_ms + round(_PAUSED * 1000)
+        run.due_ms = self._recorder.clock.now_ms + round(_PAUSED * 1000)
         if self._recorder.has_news:  # only what nobody knows yet needs an entry
             run.failure = run.told = ""
             await self._record(run)
@@ -413,9 +418,7 @@ class GraphRun:
             end = apart.add(child)
         run.is_apart = True
         try:
-            outcome: Outcome | None = await self._pauses.wait_apart(
-                end, lingers=apart.lingers(run), is_halted=self.is_halted
-            )
+            outcome: Outcome | None = await self._pauses.wait_apart(end, lingers=apart.lingers(run))
         finally:
             run.is_apart = False
         if outcome is None or outcome.state == "unknown":
@@ -428,7 +431,7 @@ class GraphRun:
         """Return the child that is to run a step; None if the step has ended without one."""
         step = run.step
         run.start()
-        run.started_ms = self._recorder.now_ms
+        run.started_ms = self._recorder.clock.now_ms
         if step.workflow is None:
             return self.apart.make_job(run)
         ended = await self.attempt(partial(self.apart.make_flow, run), what=step.where, limit=step.timeout)

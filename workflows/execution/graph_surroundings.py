@@ -7,7 +7,7 @@ memory. Steps that another job or flow runs are its children.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -44,6 +44,10 @@ class StepChild(msgspec.Struct, frozen=True, kw_only=True):
 
 class GraphRecorder(Recorder, Protocol):
     """Where a graph records."""
+
+    async def listen(self) -> None:
+        """Return when a signal may have come, and has been looked for, or in a second."""
+        ...
 
     @property
     def doubts(self) -> Collection[str]:
@@ -88,6 +92,11 @@ class GraphSurroundings(Protocol):
         """The facts of the flow."""
         ...
 
+    @property
+    def aliases(self) -> MutableMapping[str, str]:
+        """The job in whose name emissions count, by the id of the step's job that runs in it."""
+        ...
+
     def job_of(self, step: str) -> str:
         """Return the id of the job of a step or of an item."""
         ...
@@ -113,10 +122,6 @@ class GraphSurroundings(Protocol):
 
     def begin(self, step: str, job_id: str, attempt: int) -> None:
         """Begin an attempt, in the context of its task."""
-        ...
-
-    def end(self, job_id: str) -> None:
-        """End it."""
         ...
 
     def trace_of(self, job_id: str) -> Mapping[str, str]:

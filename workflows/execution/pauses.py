@@ -38,6 +38,7 @@ class Pauses:
         self.busy: int = 0
         """The steps that go on here, with those in short pauses."""
         self._sleeper = sleeper
+        self._is_over = False
         self._all: set[asyncio.Future[bool]] = set()
         self._long: set[asyncio.Future[bool]] = set()
         self._lingering: set[asyncio.Future[bool]] = set()
@@ -51,7 +52,7 @@ class Pauses:
         `holds` tells whether the pause is a reason to stay here; by default the sleeper does. Raises what its
         `sleep` raises.
         """
-        if delay <= 0:
+        if delay <= 0 or self._is_over:
             return True
         pause: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         sleeping = asyncio.ensure_future(self._sleeper.sleep(delay)) if delay < math.inf else None
@@ -74,17 +75,19 @@ class Pauses:
             sleeping.result()  # raises the error of a `sleep` that a user supplied
         return not pause.done() or pause.result() or (arrival is not None and arrival.done())
 
-    async def wait_apart(self, end: asyncio.Future[T], *, lingers: bool, is_halted: bool) -> T | None:
+    async def wait_apart(self, end: asyncio.Future[T], *, lingers: bool) -> T | None:
         """Wait for the end of what runs a step elsewhere. Return None if the run halts, or if no step is busy
         here.
 
         With `lingers` it waits on in the second case, until `settle_down`. Raises the error of `end`.
         """
+        if end.done():  # no wait: others would hear that nothing goes on here
+            return end.result()
         pause: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._all.add(pause)
         (self._lingering if lingers else self._long).add(pause)
         self.busy -= 1
-        if is_halted:
+        if self._is_over:
             _end([pause], goes_on=False)
         self.release()
         try:
@@ -107,7 +110,8 @@ class Pauses:
             _end(self._long, goes_on=False)
 
     def end(self) -> None:
-        """End all pauses: the run halts."""
+        """End all pauses, and those to come: the run halts."""
+        self._is_over = True
         _end(self._all, goes_on=True)
 
 

@@ -17,8 +17,8 @@ import msgspec
 from eventbus import PayloadError
 from eventbus.lowlevel import Signal, describe, get_logger, hidden_around, note_around
 from workflows.definition.context import FlowFacts
+from workflows.execution.graph_surroundings import GraphRecorder
 from workflows.execution.step_run import StepRun
-from workflows.execution.surroundings import Recorder
 from workflows.records.entries import Entry, chosen_id
 
 __all__ = ["SignalDesk", "refusal_of"]
@@ -29,7 +29,7 @@ _log = get_logger("workflows")
 class SignalDesk:
     """The steps of one run that wait for signals."""
 
-    def __init__(self, recorder: Recorder, workflow: str, facts: FlowFacts) -> None:
+    def __init__(self, recorder: GraphRecorder, workflow: str, facts: FlowFacts) -> None:
         """`workflow` and `facts` stand in the log of what is refused."""
         self._recorder = recorder
         self._workflow = workflow
@@ -99,7 +99,7 @@ class SignalDesk:
             pause.signal.decode(signal.payload)
         except PayloadError as error:
             entry = refusal_of(
-                self._facts, self._workflow, run.step.name, signal, error, now_ms=self._recorder.now_ms
+                self._facts, self._workflow, run.step.name, signal, error, now_ms=self._recorder.clock.now_ms
             )
             await self._recorder.append([entry], taken=[signal.id])
         else:

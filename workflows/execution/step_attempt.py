@@ -34,7 +34,7 @@ _SAVED = "saved/"
 
 
 class StepAttempt(Attempt):
-    """An attempt in the job of its flow. Call `end` after it."""
+    """An attempt in the job of its flow. Set `has_ended` after it."""
 
     __slots__ = ("_progress", "_run")
 
@@ -94,10 +94,6 @@ class MemoryHost:
 
     def stopping(self, job: Job) -> Stopping | None:
         """Return None: no worker stops."""
-
-    def clear(self, name: str) -> None:
-        """Forget what the step or the call of this name saved."""
-        self.live.pop(_SAVED + name, None)
 
 
 def cleared(name: str) -> Mapping[str, str]:

@@ -71,7 +71,7 @@ class StepRun:
         """Whether a value may be there that an attempt saved for the next one."""
         self.is_started: bool = False
         self.is_apart: bool = False
-        """Nothing of it is active here: what runs it elsewhere is waited for."""
+        """Nothing of it is active here itself: what runs it elsewhere, or its items, are waited for."""
         self.items: Items | None = None
         """The items that run, once they are known."""
         self.owner: StepRun | None = None
@@ -87,7 +87,7 @@ class StepRun:
         self.delay: float = 0.0
         """The seconds until the next attempt, while it is delayed."""
         self.due_ms: int = 0
-        """When that is, if the driver records times."""
+        """When that is, in ms; 0 if nobody knows."""
 
     @property
     def shown(self) -> StepState:
@@ -117,7 +117,7 @@ class StepRun:
     def complete(self, record: StepRecord) -> None:
         """End with `record`: the function returned, the condition was false, or its failure is ignored."""
         self.record = record
-        self.state = "skipped" if record.skipped else "failed" if record.failure else "completed"
+        self.state = "skipped" if record.skipped else "failed" if record.error else "completed"
 
     def fail(
         self, rule: Retry, error: BaseException, workflow: Workflow[Any, Any], *, event: str = ""

@@ -95,10 +95,11 @@ async def run_step(step: Step[Any, Any], ctx: StepContext[Any], call_sync: CallS
             await _call_hook("before_each", ctx, call_sync=call_sync)
         remote = None if step.pool is None or step.pool == "thread" else remote_of(ctx)
         run_sync = call_sync if remote is None else _in_pool(remote, step, ctx)
+        codec = codecs.result(step.name)
         value = await call(step.function, ctx, is_async=step.is_async, call_sync=run_sync)
         if "after_each" in hooks:
             await _call_hook("after_each", ctx, value, call_sync=call_sync)
-        result = codecs.result(step.name).encode(value)
+        result = codec.encode(value)
     except Later:
         raise
     except Exception as error:

@@ -19,6 +19,7 @@ from eventbus.lowlevel import (
     Outcome,
     Passing,
     Signal,
+    clock,
     enter,
     run_blocking,
     set_facts,
@@ -71,12 +72,30 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
 
 
+class FlowClock:
+    """The clock of one activation: the time of the server, or of a flow in this process."""
+
+    def __init__(self, now_ms: int) -> None:
+        """Show `now_ms` now, and go on from there."""
+        self._now_ms = now_ms
+        self._since = clock.monotonic()
+
+    @property
+    def now_ms(self) -> int:
+        """The time in ms."""
+        return self._now_ms + round((clock.monotonic() - self._since) * 1000)
+
+    def move_to(self, time_ms: int) -> None:
+        """Show at least this time from now on, because the flow has slept."""
+        self._now_ms += max(0, time_ms - self.now_ms)
+
+
 class Recorder(Protocol):
     """Where a run records what happens."""
 
     @property
-    def now_ms(self) -> int:
-        """The time of the recorder's clock in ms."""
+    def clock(self) -> FlowClock:
+        """The clock whose times are recorded."""
         ...
 
     @property

@@ -374,7 +374,7 @@ class CodeRun:
     @property
     def now_ms(self) -> int:
         """The time of the recorder's clock in ms."""
-        return self.recorder.now_ms
+        return self.recorder.clock.now_ms
 
     @property
     def is_leaving(self) -> bool:

@@ -16,14 +16,10 @@ from typing import Any
 import msgspec
 
 from eventbus import PayloadError, UsageError
-from eventbus.lowlevel import (
-    Attempt,
-    Signal,
-    outside_job,
-)
+from eventbus.lowlevel import Attempt, Signal, outside_job
 from workflows.errors import NonDeterminismError
 from workflows.execution.step_attempt import MemoryHost
-from workflows.execution.surroundings import NoChildren, Surroundings
+from workflows.execution.surroundings import FlowClock, NoChildren, Surroundings
 from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable, DurableCodecs
@@ -166,8 +162,10 @@ def _hide(value: Any) -> Any:
 class _Nowhere:
     """Records nothing: a run without effects has nothing to record."""
 
-    now_ms = 0
     signals: Sequence[Signal] = ()
+
+    def __init__(self) -> None:
+        self.clock: FlowClock = FlowClock(0)
 
     async def append(
         self,

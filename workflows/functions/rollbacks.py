@@ -15,12 +15,7 @@ from typing import Any
 import msgspec
 
 from eventbus import Retry
-from eventbus.lowlevel import (
-    Attempt,
-    Codec,
-    note_around,
-    outside_job,
-)
+from eventbus.lowlevel import Attempt, Codec, note_around, outside_job
 from workflows.definition.flow_tools import CallSync
 from workflows.definition.task import Task, find_task
 from workflows.execution.rollback import AddInner, RollbackResult, UndoPlan, UnknownHere

@@ -22,12 +22,7 @@ from typing import Any
 
 import anyio
 
-from eventbus.lowlevel import (
-    Attempt,
-    Outcome,
-    mark_awaited,
-    outside_job,
-)
+from eventbus.lowlevel import Attempt, Outcome, mark_awaited, outside_job
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
@@ -68,7 +63,7 @@ class CodeFlow(ABC):
         self.recorder.sleep = environment.sleep
         self.given = given
         """The input as JSON text."""
-        self.created_ms: int = self.recorder.now_ms
+        self.created_ms: int = self.recorder.clock.now_ms
         self._definition = definition
         self._environment = environment
         self._children = children
@@ -115,7 +110,7 @@ class CodeFlow(ABC):
             ending = self._work.result()
             if isinstance(ending, Completed):
                 self._state, self._text = "completed", ending.output
-                self.ended_ms = self.recorder.now_ms
+                self.ended_ms = self.recorder.clock.now_ms
             else:
                 await self._undo("failed", step=ending.step, failure=ending.failure)
         finally:
@@ -228,7 +223,10 @@ class CodeFlow(ABC):
         )
         self.outcomes = await saga.run()
         self.rollback, self._text = self._end(plan, cause, step, failure)
-        self._state, self.ended_ms = "cancelled" if cause == "cancelled" else "failed", self.recorder.now_ms
+        self._state, self.ended_ms = (
+            "cancelled" if cause == "cancelled" else "failed",
+            self.recorder.clock.now_ms,
+        )
 
     def _end(self, plan: UndoPlan, cause: Cause, step: str, failure: str) -> tuple[Rollback, str]:
         """Return the verdict on the rollbacks, and the record of the flow's error."""

@@ -129,7 +129,7 @@ class InlineDurable(CodeFlow):
         for entry in History(kept_entries(recorder.entries).entries).open_children.values():
             end = ends.get(entry.child, Outcome(entry.child, "unknown", ""))
             recorder.entries.append(
-                end_entry(entry, end, flow_id=flow_id, now_ms=recorder.now_ms, is_wanted=False)
+                end_entry(entry, end, flow_id=flow_id, now_ms=recorder.clock.now_ms, is_wanted=False)
             )
         return ends
 

@@ -56,7 +56,7 @@ from workflows.records.ids import member_id, split_item
 from workflows.records.records import StepRecord, error_text, read_flow, revive_flow
 from workflows.records.report import FlowReport, FlowState, FlowStatus, RollbackReport, nested_progress
 
-__all__ = ["InlineFlow", "Stop"]
+__all__ = ["InlineFlow", "InlineSurroundings"]
 
 
 class InlineFlow:
@@ -177,7 +177,8 @@ class InlineFlow:
             return "rolling_back"
         state = self._state
         waits = bool(state.sleeping or state.delayed) and not state.is_active
-        return "waiting" if waits and not any(run.is_apart for run in state.steps.values()) else "running"
+        is_elsewhere = any(run.is_apart and run.items is None for run in state.steps.values())
+        return "waiting" if waits and not is_elsewhere else "running"
 
     @property
     def is_stopping(self) -> bool:
@@ -331,7 +332,7 @@ class _StepMemory(MemoryRecorder):
     has_news = False
 
     def __init__(self, note_failed: Callable[[StepRun], None]) -> None:
-        super().__init__()
+        super().__init__(remembers=False)
         self._note_failed = note_failed
 
     async def stop_failed(self, run: StepRun, *, is_last: bool) -> None:
@@ -396,6 +397,7 @@ class InlineSurroundings:
         self.given = given
         self.facts = facts
         self.call_sync: CallSync = environment.call_sync
+        self.aliases: dict[str, str] = {}
         self._workflow = workflow
         self._codecs = codecs
         self._around = environment
@@ -461,9 +463,6 @@ class InlineSurroundings:
     def begin(self, step: str, job_id: str, attempt: int) -> None:
         """Do nothing: a function sets its own facts."""
 
-    def end(self, job_id: str) -> None:
-        """Do nothing."""
-
     def trace_of(self, job_id: str) -> Mapping[str, str]:
         """Return nothing: failed attempts are not logged."""
         del job_id
@@ -486,9 +485,9 @@ class InlineSurroundings:
 
     async def sleep(self, delay: float) -> None:
         """Wait as the caller of the flow wants it; the clock of the flow moves on by as much."""
-        until_ms = self._recorder.now_ms + round(delay * 1000)
+        until_ms = self._recorder.clock.now_ms + round(delay * 1000)
         await self._around.sleep(delay)
-        self._recorder.move_to(until_ms)
+        self._recorder.clock.move_to(until_ms)
 
     def holds(self, delay: float, *, listens: bool = False) -> bool:
         """Tell whether something will end the wait."""

@@ -1,4 +1,4 @@
-"""The flows that the code of an inline flow starts: they run in this event loop, beside it.
+"""The flows that an inline flow starts: they run in this event loop, beside it.
 
 What must always hold: a child is started once, however often the code starts again; no child outlives its
 flow.

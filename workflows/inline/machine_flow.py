@@ -142,7 +142,7 @@ class InlineMachine(CodeFlow):
 
     def _standing(self) -> Standing:
         live = {name: text for name, text in self.recorder.live.items() if name in NAMES}
-        first = Snapshot(self.definition.start, entered_ms=self.recorder.now_ms)
+        first = Snapshot(self.definition.start, entered_ms=self.recorder.clock.now_ms)
         return Standing(self.facts.flow_id, live, first, self.given.decode())
 
     async def _load(self, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""A journal and an inbox in memory, for flows of durable functions without a server."""
+"""A journal and an inbox in memory, for flows of all kinds without a server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from eventbus.lowlevel import Passing, clock
 from eventbus.lowlevel import Signal as SentSignal
+from workflows.execution.surroundings import FlowClock
 from workflows.records.entries import Entry
 
 __all__ = ["MemoryRecorder", "RunAgain"]
@@ -21,9 +22,14 @@ class MemoryRecorder:
     """A journal and an inbox in memory, with a clock that `wait` moves on."""
 
     def __init__(
-        self, entries: Sequence[Entry] = (), signals: Sequence[SentSignal] = (), *, now_ms: int = 0
+        self,
+        entries: Sequence[Entry] = (),
+        signals: Sequence[SentSignal] = (),
+        *,
+        now_ms: int = 0,
+        remembers: bool = True,
     ) -> None:
-        """Begin with what is recorded already."""
+        """Begin with what is recorded already; with `remembers` keep what is recorded in `entries`."""
         self.entries: list[Entry] = list(entries)
         self.inbox: list[SentSignal] = list(signals)
         self.live: dict[str, str] = {}
@@ -33,14 +39,10 @@ class MemoryRecorder:
         self.sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
         self.is_busy: Callable[[], bool] = lambda: False
         """Tells whether steps run, which a new start would cancel."""
-        self._now_ms = now_ms or round(clock.now() * 1000)
-        self._since = clock.monotonic()
+        self.clock: FlowClock = FlowClock(now_ms or round(clock.now() * 1000))
+        """The real time, and what was slept."""
         self._sent = 0
-
-    @property
-    def now_ms(self) -> int:
-        """The time of this clock: the real one, and what was slept."""
-        return self._now_ms + round((clock.monotonic() - self._since) * 1000)
+        self._remembers = remembers
 
     @property
     def signals(self) -> Sequence[SentSignal]:
@@ -56,10 +58,6 @@ class MemoryRecorder:
     def _order(self) -> int:
         return max((signal.order for signal in self.inbox), default=self._sent) + 1
 
-    def move_to(self, time_ms: int) -> None:
-        """Let the clock show at least this time."""
-        self._now_ms += max(0, time_ms - self.now_ms)
-
     async def append(
         self,
         entries: Sequence[Entry],
@@ -69,7 +67,8 @@ class MemoryRecorder:
     ) -> None:
         """Record, after a round of the event loop. Raises RunAgain if the code is to start again."""
         await asyncio.sleep(0)  # as an append to a server: an endless function leaves others their turn
-        self.entries += entries
+        if self._remembers:
+            self.entries += entries
         self.live.update(live or {})
         for name in [name for name, text in self.live.items() if not text]:
             del self.live[name]
@@ -79,9 +78,9 @@ class MemoryRecorder:
 
     async def wait_until(self, time_ms: int) -> None:
         """Sleep until a time, and let the clock show it."""
-        if (left := time_ms - self.now_ms) > 0:
+        if (left := time_ms - self.clock.now_ms) > 0:
             await self.sleep(left / 1000)
-        self.move_to(time_ms)
+        self.clock.move_to(time_ms)
 
     async def listen(self) -> None:
         """Return when a signal has come since the last call returned."""

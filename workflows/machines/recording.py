@@ -26,7 +26,7 @@ class Recording:
     @property
     def now_ms(self) -> int:
         """The time of the recorder's clock in ms."""
-        return self.recorder.now_ms
+        return self.recorder.clock.now_ms
 
     async def record(
         self,

@@ -73,7 +73,9 @@ class MachineRun:
         self._children = children
         self._number = number
         self._load = load
-        self._chooser = Chooser(definition.out_of, children, self._guard_context, lambda: recorder.now_ms)
+        self._chooser = Chooser(
+            definition.out_of, children, self._guard_context, lambda: recorder.clock.now_ms
+        )
         self._firing = Firing(definition, around, self._body_context)
         self._triggers = Triggers(
             definition,

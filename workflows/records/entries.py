@@ -60,7 +60,7 @@ import msgspec
 
 from eventbus import StoreCorrupt
 
-__all__ = ["Entry", "chosen_id", "encode_entry", "entries_of_run", "read_entries"]
+__all__ = ["Entry", "chosen_id", "encode_entries", "encode_entry", "entries_of_run", "read_entries"]
 
 _NOTHING = msgspec.Raw(b"null")
 _NO_ERROR = msgspec.Raw()
@@ -141,6 +141,11 @@ _decode = msgspec.json.Decoder(Entry).decode
 def encode_entry(entry: Entry) -> str:
     """Return an entry as JSON text."""
     return _encode(entry).decode()
+
+
+def encode_entries(entries: Iterable[Entry]) -> list[str]:
+    """Return entries as JSON texts."""
+    return [_encode(entry).decode() for entry in entries]
 
 
 def chosen_id(signal_id: str) -> str:

@@ -46,7 +46,7 @@ async def test_time_numbers_and_ids_are_the_same_in_each_replay_and_others_in_ea
 
     flow = RecordedFlow(function)
     await flow.activate()
-    flow.now_ms += DAY_MS
+    flow.clock.now_ms += DAY_MS
     await flow.activate()
     assert seen[0] == seen[1]
     assert len({each[1] for each in seen[0]}) == len({uuid.UUID(each[2]) for each in seen[0]}) == 3

@@ -187,8 +187,8 @@ async def test_a_function_ends_only_after_the_emission_that_it_does_not_await_wa
     flow.emitter = emitter = _Away(fails=2)
     ending = await flow.activate()
     while isinstance(ending, Asleep):
-        assert ending == Asleep(flow.now_ms + 60_000, listens=False)
-        flow.now_ms += 60_000
+        assert ending == Asleep(flow.clock.now_ms + 60_000, listens=False)
+        flow.clock.now_ms += 60_000
         ending = await flow.activate()
     assert _output(ending) == "told"
     assert (emitter.attempts, set(emitter.keys)) == (3, {"flow~1/1/0"})

@@ -208,7 +208,7 @@ def pass_time(flow: RecordedFlow, ending: Asleep) -> None:
         flow.fleet.end(open_ones[flow.sent % len(open_ones)])
         return
     if ending.until_ms is not None:
-        flow.now_ms = max(flow.now_ms, ending.until_ms)
+        flow.clock.now_ms = max(flow.clock.now_ms, ending.until_ms)
     if ending.listens:
         flow.send("go", flow.sent)
 
@@ -283,7 +283,7 @@ def test_a_replay_from_any_place_of_the_journal_does_only_what_is_not_recorded(t
         cut = program.open()
         cut.fleet = flow.fleet  # what was started is there, also if the start is not recorded any more
         cut.journal = journal[: data.draw(st.integers(0, 1000)) * (len(journal) + 1) // 1001]
-        cut.sent, cut.now_ms = sent, flow.now_ms
+        cut.sent, cut.clock.now_ms = sent, flow.clock.now_ms
         kept = {f"flow~1/1/{entry.place}" for entry in cut.entries if entry.kind in ("step", "failed")}
         program.ran.clear()
         again = await play(cut, program, kills=False)
@@ -316,7 +316,7 @@ def test_a_stop_behind_kills_knows_each_step_that_may_have_taken_effect(tree: No
         for kill in kills:
             if await play_until(flow, program, len(flow.journal) + kill):
                 return
-        found = await find_doubtful(flow.prepare, flow.now_ms)
+        found = await find_doubtful(flow.prepare, flow.clock.now_ms)
         assert found is not None
         entries = [*flow.entries, *found]
         told = {path.rpartition("@")[2] for path, _ in doubts_in(entries)}

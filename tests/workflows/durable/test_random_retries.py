@@ -261,7 +261,7 @@ class Flow(RecordedFlow):
         for begun in History(kept.entries).open_children.values():
             end = self.fleet.ends.get(begun.child, Outcome(begun.child, "unknown", ""))
             await self.append(
-                [end_entry(begun, end, flow_id=self.flow_id, now_ms=self.now_ms, is_wanted=False)]
+                [end_entry(begun, end, flow_id=self.flow_id, now_ms=self.clock.now_ms, is_wanted=False)]
             )
         await super().fail(ending)
         for entry in reversed(kept.entries):
@@ -294,7 +294,7 @@ async def play(flow: Flow, *, kills: bool) -> Ending:
         if open_ones := [child for child in ending.children if child in flow.fleet.open]:
             flow.fleet.end(open_ones[len(flow.journal) % len(open_ones)])
         elif ending.until_ms is not None:
-            flow.now_ms = max(flow.now_ms, ending.until_ms)
+            flow.clock.now_ms = max(flow.clock.now_ms, ending.until_ms)
     raise AssertionError("it does not end")
 
 

@@ -197,11 +197,11 @@ async def test_a_sleep_is_recorded_when_it_begins_and_ends_at_that_time() -> Non
 
     flow = RecordedFlow(function)
     assert await flow.activate() == Asleep(1_000_000 + 3 * DAY_MS, listens=False)
-    flow.now_ms += 2 * DAY_MS
+    flow.clock.now_ms += 2 * DAY_MS
     assert await flow.activate() == Asleep(1_000_000 + 3 * DAY_MS, listens=False)
-    flow.now_ms += DAY_MS
+    flow.clock.now_ms += DAY_MS
     assert _output(await flow.activate()) == "awake"
-    flow.now_ms += DAY_MS
+    flow.clock.now_ms += DAY_MS
     assert _output(await flow.activate()) == "awake"
     assert times == ["3 days, 0:00:00"] * 2, "the time of the record, not the wall's"
     assert flow.told == [("sleep", "0", "sleep"), ("due", "0", "sleep")]
@@ -236,7 +236,7 @@ async def test_a_wait_past_its_timeout_raises_and_a_signal_goes_before_the_time(
     late, both = RecordedFlow(function), RecordedFlow(function)
     for flow in (late, both):
         assert await flow.activate() == Asleep(1_060_000, listens=True)
-        flow.now_ms += 60_000
+        flow.clock.now_ms += 60_000
     both.send("go", "in time")
     assert _output(await late.activate()) == _output(await late.activate())
     assert _output(await late.activate()) == "signal 'go' did not come in time"
@@ -267,9 +267,9 @@ async def test_a_late_retry_sleeps_and_a_near_one_does_not() -> None:
     assert isinstance(ending, Asleep)
     assert (flow.told, flow.entries[0].attempts) == ([("try", "0", "fail_twice")], 1)
     assert (await flow.activate(), len(tries)) == (ending, 1)
-    flow.now_ms = ending.until_ms or 0
+    flow.clock.now_ms = ending.until_ms or 0
     await flow.activate()
-    flow.now_ms += 60_000
+    flow.clock.now_ms += 60_000
     assert _output(await flow.activate()) == "at last"
     assert [entry.attempts for entry in flow.entries] == [1, 2, 2]
 

@@ -317,7 +317,7 @@ async def test_a_doubt_outlives_runs_that_are_cut_and_attempts_that_fail_until_t
     ending = await flow.activate()
     assert isinstance(ending, Asleep)
     assert [path for path, _ in doubts_in(flow.entries)] == ["act@0"]
-    flow.now_ms = ending.until_ms or 0
+    flow.clock.now_ms = ending.until_ms or 0
     outcomes.append("done")
     assert isinstance(await flow.activate(), Completed)
     assert doubts_in(flow.entries) == []

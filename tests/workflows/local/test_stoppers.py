@@ -21,6 +21,7 @@ from workflows.errors import COMPLETED
 from workflows.execution.graph_entries import entry_of
 from workflows.execution.rollback import Undo
 from workflows.execution.step_run import StepRun
+from workflows.execution.surroundings import FlowClock
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory, read_graph
 from workflows.records.records import FlowMessage
@@ -67,7 +68,9 @@ class Bench:
         flow = SimpleNamespace(workflow=made, message=_MESSAGE, runtime=runtime, flow_id="w~1")
         self.flow = cast("Flow", flow)
         job = SimpleNamespace(id="w~1", created_ms=1, stop=stop)
-        self._activation = cast("Activation", SimpleNamespace(job=job, now_ms=1000, append=self._append))
+        self._activation = cast(
+            "Activation", SimpleNamespace(job=job, clock=FlowClock(1000), append=self._append)
+        )
 
     async def _append(self, entries: list[Entry]) -> None:
         self.journal += entries

@@ -79,7 +79,7 @@ class Story:
         self.log.append(f"saved {path}")
         self.saved[path] = failure
 
-    def saga(self, *, unknown: str = "", done: dict[str, str] | None = None) -> Saga[Any]:
+    def saga(self, *, unknown: str = "", done: dict[str, str] | None = None) -> Saga:
         records = {name: StepRecord(result=msgspec.Raw(f'"{name}"'.encode())) for name in "cba"}
         undos = [self._undo_of(name, None if name == unknown else record) for name, record in records.items()]
         plan = UndoPlan(undos=[*undos], done=done or {})

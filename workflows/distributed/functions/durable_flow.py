@@ -21,17 +21,7 @@ from typing import Any
 import msgspec
 
 from eventbus import PayloadError
-from eventbus.lowlevel import (
-    Job,
-    Settle,
-    TreePage,
-    complete,
-    describe,
-    fail,
-    get_logger,
-    log_failure,
-    park,
-)
+from eventbus.lowlevel import Job, Settle, TreePage, complete, describe, fail, get_logger, log_failure, park
 from workflows.distributed.activation import Activation
 from workflows.distributed.functions.doubtful_steps import find_doubtful
 from workflows.distributed.functions.flow_around import FlowAround, codecs_for
@@ -39,16 +29,9 @@ from workflows.distributed.functions.flow_children import FlowChildren
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.functions.parked_flows import ParkedFlows
 from workflows.distributed.undo.unwinding import undo_entry
-from workflows.distributed.worker_runtime import (
-    WorkerRuntime,
-    needing_server,
-)
+from workflows.distributed.worker_runtime import WorkerRuntime, needing_server
 from workflows.errors import FUNCTION, NonDeterminismError
-from workflows.execution.rollback import (
-    Undoable,
-    UndoPlan,
-    UnknownHere,
-)
+from workflows.execution.rollback import Undoable, UndoPlan, UnknownHere
 from workflows.execution.stop import Stop
 from workflows.functions.calls.child_call import end_entry
 from workflows.functions.calls.kept import kept_entries
@@ -57,9 +40,7 @@ from workflows.functions.definition import Durable
 from workflows.functions.endings import Again, Asleep, Completed, Diverged, Ending, Failed
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.history import History
-from workflows.functions.rollbacks import (
-    plan_function,
-)
+from workflows.functions.rollbacks import plan_function
 from workflows.records.entries import Entry
 from workflows.records.records import FlowMessage, is_declared
 
@@ -135,7 +116,9 @@ class DurableFlow:
             ending = await self._run()
             if not isinstance(ending, Again):
                 return await self._settle(ending)
-            again = Entry(kind="again", result=msgspec.Raw(ending.text), started_ms=self._recorder.now_ms)
+            again = Entry(
+                kind="again", result=msgspec.Raw(ending.text), started_ms=self._recorder.clock.now_ms
+            )
             await self._recorder.append([again])
 
     # Its undoing.
@@ -159,7 +142,7 @@ class DurableFlow:
 
     async def save_undo(self, path: str, failure: str) -> None:
         """Append the outcome of one rollback."""
-        await self.activation.append([undo_entry(path, failure, self._recorder.now_ms)])
+        await self.activation.append([undo_entry(path, failure, self._recorder.clock.now_ms)])
 
     def undo_span(self, undo: Undoable, attempt: int) -> AbstractContextManager[str]:
         """Open the span around an attempt of a rollback, linked to the span of its step."""
@@ -175,7 +158,7 @@ class DurableFlow:
         run = self._message.run
         if run > 1 and not any(entry.kind == "run" and entry.run == run for entry in entries):
             origin = str(kept_entries(entries).origin or 1) if entries else ""
-            begun = Entry(kind="run", run=run, origin=origin, started_ms=self._recorder.now_ms)
+            begun = Entry(kind="run", run=run, origin=origin, started_ms=self._recorder.clock.now_ms)
             await self._recorder.append([begun])
 
     def _prepare(self, *, has_effects: bool = True) -> tuple[FunctionRun, FlowContext[Any]]:
@@ -231,7 +214,7 @@ class DurableFlow:
             place=ending.step,
             error=msgspec.Raw(ending.failure.encode()),
             steps=ending.sources,
-            started_ms=self._recorder.now_ms,
+            started_ms=self._recorder.clock.now_ms,
         )
         await self._recorder.append([raised])
         if ending.step == FUNCTION:  # a step has logged its own
@@ -245,7 +228,7 @@ class DurableFlow:
         """
         if not has_lost or any(entry.kind == "stop" for entry in kept_entries(self._entries).entries):
             return
-        doubtful = await find_doubtful(self._prepare, self._recorder.now_ms)
+        doubtful = await find_doubtful(self._prepare, self._recorder.clock.now_ms)
         stop = Entry(kind="stop", run=self._message.run, is_lost=doubtful is None)
         await self._recorder.append([*(doubtful or ()), stop])
 
@@ -255,7 +238,7 @@ class DurableFlow:
         if not open_ones:
             return
         ends = await self._runtime.ask(self._runtime.jobs.outcomes([entry.child for entry in open_ones]))
-        flow_id, now_ms = self._job.id, self._recorder.now_ms
+        flow_id, now_ms = self._job.id, self._recorder.clock.now_ms
         await self._recorder.append(
             [
                 end_entry(entry, end, flow_id=flow_id, now_ms=now_ms, is_wanted=False)

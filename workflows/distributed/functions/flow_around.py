@@ -10,13 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from eventbus.lowlevel import (
-    Attempt,
-    Job,
-    outside_job,
-    trace_id_of,
-    tracer,
-)
+from eventbus.lowlevel import Attempt, Job, outside_job, trace_id_of, tracer
 from workflows.distributed.functions.task_pools import TaskPools
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.spans import flow_attributes, work_span

@@ -1,6 +1,4 @@
-"""The recorder of a flow of a durable function in a worker: it appends to the flow's journal, under its
-lease.
-"""
+"""The recorder of a flow in a worker: it appends to the flow's journal, under its lease."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from eventbus import StoreUnavailable
 from eventbus.lowlevel import Signal
 from workflows.distributed.activation import Activation
 from workflows.distributed.worker_runtime import WorkerRuntime
-from workflows.execution.surroundings import FlowStops
+from workflows.execution.surroundings import FlowClock, FlowStops
 from workflows.records.entries import Entry
 
 __all__ = ["FlowRecorder"]
@@ -28,11 +26,7 @@ class FlowRecorder:
         self._remembers = remembers
         self._runtime = runtime
         self._activation = activation
-
-    @property
-    def now_ms(self) -> int:
-        """The time of the server's clock in ms."""
-        return self._activation.now_ms
+        self.clock: FlowClock = activation.clock
 
     @property
     def signals(self) -> Sequence[Signal]:
@@ -63,7 +57,7 @@ class FlowRecorder:
 
     async def wait_until(self, time_ms: int) -> None:
         """Wait until the clock shows a time, which is near."""
-        await asyncio.sleep(max(0, time_ms - self.now_ms) / 1000)
+        await asyncio.sleep(max(0, time_ms - self.clock.now_ms) / 1000)
 
     async def listen(self) -> None:
         """Return when the server tells of a signal, or in a second."""

@@ -87,7 +87,7 @@ class MachineChildJobs:
                 self._pending,
                 tree=activation.job.id,
                 awaited=list(rest.children),
-                delay_ms=None if rest.until_ms is None else max(0, rest.until_ms - activation.now_ms),
+                delay_ms=None if rest.until_ms is None else max(0, rest.until_ms - activation.clock.now_ms),
                 heard=activation.job.heard,
                 first=rest.first,
             )

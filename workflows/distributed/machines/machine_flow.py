@@ -34,31 +34,16 @@ from workflows.distributed.functions.flow_around import FlowAround
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.machines.machine_child_jobs import MachineChildJobs
 from workflows.distributed.undo.unwinding import undo_entry
-from workflows.distributed.worker_runtime import (
-    WorkerRuntime,
-    needing_server,
-)
-from workflows.execution.rollback import (
-    Undoable,
-    UndoPlan,
-    UnknownHere,
-)
+from workflows.distributed.worker_runtime import WorkerRuntime, needing_server
+from workflows.execution.rollback import Undoable, UndoPlan, UnknownHere
 from workflows.execution.stop import Stop
 from workflows.functions.endings import Completed
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.run import Leaving, MachineRun
-from workflows.machines.snapshot import (
-    HISTORY,
-    NAMES,
-    Snapshot,
-    document_name,
-)
+from workflows.machines.snapshot import HISTORY, NAMES, Snapshot, document_name
 from workflows.machines.standing import Standing
 from workflows.machines.transition import END
-from workflows.machines.undo import (
-    plan_machine,
-    undone_text,
-)
+from workflows.machines.undo import plan_machine, undone_text
 from workflows.records.records import FlowMessage
 
 __all__ = ["MachineDriver", "MachineFlow", "load_document", "read_ends"]
@@ -165,7 +150,7 @@ class MachineFlow:
     async def save_undo(self, path: str, failure: str) -> None:
         """Append the outcome of one rollback."""
         live = undone_text(self._undos, path, failure)
-        await self.activation.append([undo_entry(path, failure, self._recorder.now_ms)], live=live)
+        await self.activation.append([undo_entry(path, failure, self._recorder.clock.now_ms)], live=live)
 
     def undo_span(self, undo: Undoable, attempt: int) -> AbstractContextManager[str]:
         """Open the span around an attempt of a rollback, linked to the span of its move."""

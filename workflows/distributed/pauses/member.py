@@ -59,7 +59,7 @@ async def run_pause(
     if job.signals:
         record.result = msgspec.Raw(job.signals[0].payload.encode())
         return complete(encode_step(record))
-    if begun.due_ms and activation.now_ms >= begun.due_ms:
+    if begun.due_ms and activation.clock.now_ms >= begun.due_ms:
         if pause.signal is not None:
             raise late(pause)
         return complete(encode_step(record))
@@ -69,7 +69,7 @@ async def run_pause(
 
 
 def _beginning(activation: Activation, step: Step[Any, Any], pause: Pause) -> Entry:
-    now = activation.now_ms
+    now = activation.clock.now_ms
     due = 0 if pause.length is None else now + round(pause.length * 1000)
     return Entry(kind=pause.kind, place=step.name, name=pause.name, started_ms=now, due_ms=due)
 

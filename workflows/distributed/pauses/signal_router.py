@@ -109,13 +109,13 @@ class SignalRouter:
     def _beginning(self, step: str, due: int) -> Entry:
         pause = self._flow.workflow.steps[step].pause
         name = "" if pause is None else pause.name
-        return Entry(kind="wait", place=step, name=name, started_ms=self._activation.now_ms, due_ms=due)
+        return Entry(kind="wait", place=step, name=name, started_ms=self._activation.clock.now_ms, due_ms=due)
 
     def _judge(self, signal: Signal, step: str) -> Entry:
         """Return the entry about a signal for a step: that it is given, or refused because it does
         not fit.
         """
-        pause, now = self._flow.workflow.steps[step].pause, self._activation.now_ms
+        pause, now = self._flow.workflow.steps[step].pause, self._activation.clock.now_ms
         try:
             if pause is not None and pause.signal is not None:
                 note_around(signal.name, signal.payload, pause.signal.type)

@@ -52,7 +52,7 @@ async def note_stop(
     """
     if history.is_stopped:
         return
-    created_ms, now_ms = activation.job.created_ms, activation.now_ms
+    created_ms, now_ms = activation.job.created_ms, activation.clock.now_ms
     has_lost = int(root.get("lost") or 0) > 0  # leases, between the last entry and the stop
     doubts = find_doubts(flow, history, created_ms=created_ms, now_ms=now_ms) if has_lost else {}
     stopper = _find_stopper(flow, history, doubts, root.get("text", ""))

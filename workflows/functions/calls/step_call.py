@@ -255,7 +255,7 @@ class StepCall(TimedCall[R]):
         try:
             return await self._attempt.run()
         finally:
-            own.end()
+            own.has_ended = True
             self.has_saved = self.has_saved or own.has_saved
             self._attempt = self._own = None
 
