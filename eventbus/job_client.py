@@ -104,7 +104,9 @@ class JobClient:
         Returns True if the job ends as cancelled. Returns False if it had ended or was stopping, so that its
         outcome has another cause. Jobs that still run in a tree that stops are cancelled all the same.
         """
-        return await self._life.running("cancel a job").cancel(job_id, reason, call_timeout=call_timeout)
+        return await self._life.running("cancel a job").tracker.cancel(
+            job_id, reason, call_timeout=call_timeout
+        )
 
     async def look(
         self,

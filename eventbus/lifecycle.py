@@ -251,7 +251,7 @@ class Lifecycle:
             pools=self.pools,
             make_processes=self.make_processes,
             failure_hooks=tuple(self.failure_hooks),
-            find_waits=emitter.find_waits,
+            find_waits=emitter.tracker.find_waits,
             listeners=self.listeners,
             declare=self.on_worker,
         )

@@ -31,6 +31,7 @@ from eventbus.handlers.attempt import Attempt, AttemptHost, Stopping
 from eventbus.handlers.context import attempt_in, progress_text
 from eventbus.handlers.extension import Extension, WorkerServices
 from eventbus.handlers.failures.hook import FailureFunction, FailureHook, make_failure_hook
+from eventbus.handlers.lifespan_values import HasLifespans, LifespanValues
 from eventbus.handlers.middleware import chain, check_middleware
 from eventbus.handlers.process.calls import ProcessCalls
 from eventbus.handlers.process.import_path import (
@@ -137,6 +138,7 @@ __all__ = [
     "FailureHook",
     "FailureOutcome",
     "FailureReport",
+    "HasLifespans",
     "HiddenValues",
     "ImportPath",
     "Inspector",
@@ -144,6 +146,7 @@ __all__ = [
     "JobClient",
     "JobReport",
     "KeepGiven",
+    "LifespanValues",
     "LogLine",
     "Logger",
     "Member",

@@ -148,7 +148,7 @@ class EventProvider(HandlerRegistry):
         """
         self._running(f"unsubscribe from {event}")
         route = self._routes.find(event)
-        subscription = self._registry.find(queue_name(route.name, check_group(group)))
+        subscription = self._registry.by_queue.get(queue_name(route.name, check_group(group)))
         if subscription is None:
             raise UsageError(
                 f"event {route.name!r} has no handler for group {group!r} in this process; "
@@ -385,7 +385,7 @@ class EventProvider(HandlerRegistry):
 
     async def flush(self) -> None:
         """Wait until each emission so far is in the server, or was given up at its deadline."""
-        await self._running("flush").flush()
+        await self._running("flush").buffer.flush()
 
     @overload
     async def result(
@@ -428,7 +428,9 @@ class EventProvider(HandlerRegistry):
         """
         emitter = self._running("cancel a job")
         queue = "" if event is None else self._routes.find(event).queue
-        return await emitter.cancel(check_job_id(job_id), reason, queue=queue, call_timeout=call_timeout)
+        return await emitter.tracker.cancel(
+            check_job_id(job_id), reason, queue=queue, call_timeout=call_timeout
+        )
 
     # Controls of queues, kept in the server.
 

@@ -35,12 +35,7 @@ from eventbus.schedules.options import (
     preview,
     read_plan,
 )
-from eventbus.schedules.plan import (
-    Plan,
-    ScheduledRoot,
-    check_id,
-    slot_digest,
-)
+from eventbus.schedules.plan import Plan, ScheduledRoot, check_id, slot_digest
 from eventbus.schedules.timetable import COUNTED
 from eventbus.settings.settings import Settings
 from eventbus.store.calls.schedule_store import Word

@@ -9,13 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import (
-    Any,
-    TypeVar,
-    Unpack,
-    cast,
-    overload,
-)
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from eventbus import EmitError, EventProvider, UnknownJob, UsageError
 from eventbus.lowlevel import (

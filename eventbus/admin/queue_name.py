@@ -7,14 +7,7 @@ from typing import Any
 
 from eventbus.errors import DefinitionError
 from eventbus.model.event import Event
-from eventbus.model.names import (
-    DEFAULT_GROUP,
-    EVENT_QUEUES,
-    check_group,
-    queue_name,
-    shown,
-    split_group,
-)
+from eventbus.model.names import DEFAULT_GROUP, EVENT_QUEUES, check_group, queue_name, shown, split_group
 
 __all__ = ["queue_of"]
 

@@ -61,7 +61,7 @@ def join(
             **facts,
             job_id=verdict.job,
         )
-    tracker.join(emission, verdict.job, verdict.state, verdict.text, since=since)
+    tracker.waits.join(emission, verdict.job, verdict.state, verdict.text, since=since)
 
 
 def refusal_of(emission: PendingEmission[Any], verdict: AddVerdict, max_waiting: int | str) -> EmitError:

@@ -53,11 +53,11 @@ class CompletionTracker:
         self.deadlines: TimerWheel = uplink.waits.deadlines
         self._store = store
         self._uplink = uplink
-        self._waits = uplink.waits
+        self.waits = uplink.waits
         self._jobs = uplink.waits.jobs  # without a detour, for speed
         self.attendance: Attendance = uplink.attendance
         """What the server knows of what this process awaits."""
-        self._lookup = Lookup(store, uplink.id, uplink.waits, uplink.attendance)
+        self.lookup = Lookup(store, uplink.id, uplink.waits, uplink.attendance)
         self._settings = settings or Settings()
         self._is_stopping = False
         self._failed: weakref.WeakSet[PendingEmission[Any]] = weakref.WeakSet()
@@ -79,25 +79,7 @@ class CompletionTracker:
     def watch(self, emission: PendingEmission[Any]) -> None:
         """Wait for a job that is in the server; its outcome may have been sent, so look it up after this."""
         emission.mark_enqueued()
-        self._waits.watch(emission)
-
-    def join(
-        self, emission: PendingEmission[Any], job_id: str, state: str, text: str, *, since: float
-    ) -> None:
-        """Wait for the earlier job that has the emission's key; see `WaitList.join`."""
-        self._waits.join(emission, job_id, state, text, since=since)
-
-    def expect_answers(self, count: int) -> None:
-        """Count the adds with a key whose answer is owed; see `WaitList.expect_answers`."""
-        self._waits.expect_answers(count)
-
-    def forget(self, emission: PendingEmission[Any], error: Exception) -> None:
-        """End the emission with `error`, and stop waiting for its job."""
-        self._waits.forget(emission, error)
-
-    def drop(self, emission: PendingEmission[Any]) -> None:
-        """Stop waiting for the emission's job without an end of the emission: it has no waiters any more."""
-        self._waits.drop(emission)
+        self.waits.watch(emission)
 
     def overdue(self, emission: PendingEmission[Any]) -> None:
         """Look up the job of an emission whose time is over, because its outcome may have been lost."""
@@ -124,10 +106,6 @@ class CompletionTracker:
         self._lost[event] = (now, 0) if is_due else (told_at, count + 1)
         return count + 1 if is_due else 0
 
-    async def look_up(self, ids: list[str], *, deadline: float) -> None:
-        """Look up jobs and settle the ended ones; see `Lookup.look_up`."""
-        await self._lookup.look_up(ids, deadline=deadline)
-
     async def cancel(
         self, job_id: str, reason: str, *, queue: str = "", call_timeout: Duration | None = None
     ) -> bool:
@@ -153,13 +131,13 @@ class CompletionTracker:
     def dismiss(self, error: Exception) -> None:
         """Fail the emissions whose jobs are in the server. The senders end the others."""
         for emission in [own for own in self._own() if own.is_enqueued]:
-            self.forget(emission, error)
+            self.waits.forget(emission, error)
 
     def close(self, error: Exception) -> None:
         """Fail all emissions of this provider that still wait. Log failures that nobody asked for."""
         self._is_stopping = True
         for emission in list(self._own()):
-            self.forget(emission, error)
+            self.waits.forget(emission, error)
         for emission in list(self._failed):
             emission.tell_unheard()
         for event, (_, count) in self._lost.items():

@@ -25,7 +25,6 @@ from eventbus.emit.route import Route
 from eventbus.emit.send_buffer import SendBuffer
 from eventbus.emit.tree_sender import TreeSender
 from eventbus.emit.uplink import Uplink
-from eventbus.engine.drain import HandlerWait
 from eventbus.errors import PayloadError, ProviderStopped, StoreError, StoreUnavailable
 from eventbus.model import clock
 from eventbus.model.codec import Codec
@@ -93,9 +92,9 @@ class Emitter:
         self.store: Store = uplink.store.share(replicated=settings.durability == "replicated")
         store = self.store
         self._settings = settings
-        self._tracker = CompletionTracker(store, uplink, settings=settings)
-        self._tree_sender = TreeSender(store, self._tracker, uplink.id)
-        self._buffer = SendBuffer(store, self._tracker, uplink.id, trees=self._tree_sender)
+        self.tracker = CompletionTracker(store, uplink, settings=settings)
+        self._tree_sender = TreeSender(store, self.tracker, uplink.id)
+        self.buffer = SendBuffer(store, self.tracker, uplink.id, trees=self._tree_sender)
         self._meta = Codec(dict[str, Any], role="meta", owner="meta", max_bytes=settings.max_payload)
         self._make_job_id = uplink.make_job_id
         self._planned = EmitOptions()
@@ -134,16 +133,16 @@ class Emitter:
         """Fail all waiters, and send the emissions that are not sent yet. Takes 5 s at most."""
         self._refusal = "the provider is stopping"  # from here on, nothing new is taken
         stopped = ProviderStopped("the provider stopped before the outcome came")
-        self._tracker.dismiss(stopped)
+        self.tracker.dismiss(stopped)
         try:
             async with asyncio.timeout(_STOP_PATIENCE):
-                await self._buffer.flush()
+                await self.buffer.flush()
                 await self._tree_sender.aclose(_STOP_PATIENCE)
         except (TimeoutError, StoreError) as error:
             _log.warning("stopping without the server", error=str(error) or "no answer in time")
-        self._buffer.abandon()
-        await self._buffer.aclose()
-        self._tracker.close(stopped)
+        self.buffer.abandon()
+        await self.buffer.aclose()
+        self.tracker.close(stopped)
 
     async def aclose(self) -> None:
         """End the calls of this provider, and leave the uplink; also if the start failed. Idempotent.
@@ -159,10 +158,6 @@ class Emitter:
         except StoreError as error:
             _log.warning("stopping without the server", error=str(error))
 
-    async def flush(self) -> None:
-        """Wait until each emission so far is answered or given up."""
-        await self._buffer.flush()
-
     def emit(
         self, route: Route, payload: Any, options: EmitOptions, *, is_bounded: bool = True
     ) -> PendingEmission[Any]:
@@ -170,7 +165,7 @@ class Emitter:
         if self._refusal:
             raise ProviderStopped(f"cannot emit {route.name}: {self._refusal}")
         if is_bounded:
-            self._buffer.check_room(route.name)
+            self.buffer.check_room(route.name)
         # By identity, for speed: `emit_options` returns the same object for the usual options.
         plan = self._plan if options is self._planned else self._plan_for(options)
         event = route.event
@@ -186,7 +181,7 @@ class Emitter:
         body, correlation_id = self._message(route, data, job_id, key, options, ambient)
         emission: PendingEmission[Any] = PendingEmission(
             route,
-            self._tracker,
+            self.tracker,
             job_id,
             correlation_id,
             plan.timeout,
@@ -201,11 +196,11 @@ class Emitter:
         if reply:  # registered before it can be sent, so that no outcome finds it missing
             if self._uplink.why_broken:
                 raise ProviderStopped(f"cannot await {route.name}: {self._uplink.why_broken}")
-            self._tracker.register(emission, delay=plan.wait)
+            self.tracker.register(emission, delay=plan.wait)
         if row is None:
-            self._buffer.put_plain(emission, route, body, reply=int(reply), deadline=deadline)
+            self.buffer.put_plain(emission, route, body, reply=int(reply), deadline=deadline)
         else:
-            self._buffer.put(emission, route, row, options.require_worker, deadline=deadline)
+            self.buffer.put(emission, route, row, options.require_worker, deadline=deadline)
         return emission
 
     def _plan_for(self, options: EmitOptions) -> _Plan:
@@ -261,7 +256,7 @@ class Emitter:
             raise ProviderStopped(f"cannot start {reading.name}: {refusal}")
         emission: PendingEmission[Any] = PendingEmission(
             reading,
-            self._tracker,
+            self.tracker,
             tree.id,
             correlation_id,
             None,
@@ -270,8 +265,8 @@ class Emitter:
         )
         emission.keep_quiet()
         if tree.is_lone:
-            self._tracker.register(emission, delay=0.0)  # before it can be sent
-            self._buffer.put_root(emission, tree, deadline=clock.monotonic() + patience)
+            self.tracker.register(emission, delay=0.0)  # before it can be sent
+            self.buffer.put_root(emission, tree, deadline=clock.monotonic() + patience)
         else:
             self._tree_sender.put(emission, chunks_of(tree, reply=True), patience=patience)
         return emission
@@ -282,15 +277,15 @@ class Emitter:
         if refusal := self._refusal or self._uplink.why_broken:
             raise ProviderStopped(f"cannot wait for a result: {refusal}", job_id=job_id)
         emission: PendingEmission[Any] = PendingEmission(
-            route, self._tracker, job_id, job_id, reply_timeout, reply=True
+            route, self.tracker, job_id, job_id, reply_timeout, reply=True
         )
         deadline = clock.monotonic() + (reply_timeout or self._settings.call_timeout())
         try:
             # Before the look, so that an outcome which arrives during it is not missed.
-            self._tracker.watch(emission)
-            await self._tracker.look_up([job_id], deadline=deadline)
+            self.tracker.watch(emission)
+            await self.tracker.lookup.look_up([job_id], deadline=deadline)
             if reply_timeout is not None and not emission.done():
-                emission.bucket = self._tracker.deadlines.add(emission, reply_timeout)
+                emission.bucket = self.tracker.deadlines.add(emission, reply_timeout)
             return await emission
         except StoreUnavailable as error:
             if self._refusal:  # the stop closed the connection under the look
@@ -299,17 +294,7 @@ class Emitter:
                 ) from error
             raise
         finally:
-            self._tracker.drop(emission)
-
-    async def cancel(
-        self, job_id: str, reason: str, *, queue: str = "", call_timeout: Duration | None = None
-    ) -> bool:
-        """Cancel any job; see `EventProvider.cancel`."""
-        return await self._tracker.cancel(job_id, reason, queue=queue, call_timeout=call_timeout)
-
-    def find_waits(self) -> list[HandlerWait]:
-        """Return which running jobs await which jobs, for the emissions of this emitter."""
-        return self._tracker.find_waits()
+            self.tracker.waits.drop(emission)
 
     def _message(
         self, route: Route, data: bytes, job_id: str, key: str, options: EmitOptions, ambient: Ambient

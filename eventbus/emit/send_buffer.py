@@ -268,7 +268,7 @@ class SendBuffer:
         while self.unsent:
             for emission in self._next_batch().emissions:
                 message = "the provider stopped before the emission was sent"
-                self._fail(emission, ProviderStopped(message, job_id=emission.job_id))
+                self._tracker.waits.forget(emission, ProviderStopped(message, job_id=emission.job_id))
 
     def _flush(self) -> None:
         """Send the waiting batches while fewer than `IN_FLIGHT` calls are under way."""
@@ -277,7 +277,7 @@ class SendBuffer:
             batch = self._next_batch()
             if batch.keys:
                 # Before the call: an outcome may overtake the answer, and is held back from here on.
-                self._tracker.expect_answers(len(batch.keys))
+                self._tracker.waits.expect_answers(len(batch.keys))
                 batch.since = clock.monotonic()
             batch.number = self._attendance.begin_call()
             self._send(batch)
@@ -315,7 +315,7 @@ class SendBuffer:
         self._watch_unsent()
         why = late_behind(self._store.address)
         for _, emission in sorted(overdue, key=itemgetter(0)):
-            self._fail(emission, describe_lost(emission, why, maybe_sent=False, hint=""))
+            self._tracker.waits.forget(emission, describe_lost(emission, why, maybe_sent=False, hint=""))
         self._meter.note([emission for _, emission in overdue], now)
 
     def _next_batch(self) -> _Batch:
@@ -396,7 +396,7 @@ class SendBuffer:
             return
         self._attendance.end_call(batch.number)
         if batch.keys:
-            self._tracker.expect_answers(-len(batch.keys))
+            self._tracker.waits.expect_answers(-len(batch.keys))
         if self.unsent and answer.cancelled():
             call_unless_ending(self._flush)
         elif self.unsent:
@@ -408,7 +408,7 @@ class SendBuffer:
         note_unexpected("sending emissions failed unexpectedly", error)
         for place, emission in enumerate(batch.emissions):
             maybe_sent = place < batch.sent or emission.job_id in batch.maybe_sent  # the call was under way
-            self._fail(emission, _given_up(batch, emission, error, maybe_sent=maybe_sent))
+            self._tracker.waits.forget(emission, _given_up(batch, emission, error, maybe_sent=maybe_sent))
         return []
 
     def _after_failure(self, batch: _Batch, error: StoreError) -> list[int]:
@@ -428,7 +428,7 @@ class SendBuffer:
                 again.append(place)
             else:
                 maybe_sent = emission.job_id in batch.maybe_sent
-                self._fail(emission, _given_up(batch, emission, error, maybe_sent=maybe_sent))
+                self._tracker.waits.forget(emission, _given_up(batch, emission, error, maybe_sent=maybe_sent))
         return again
 
     def _deliver(self, batch: _Batch, answer: AddAnswer) -> list[int]:
@@ -471,7 +471,7 @@ class SendBuffer:
             return
         if verdict.word in REFUSALS:
             queue = batch.queues[batch.rows.queue(place) - 1]
-            self._fail(emission, refusal_of(emission, verdict, queue.max_waiting))
+            self._tracker.waits.forget(emission, refusal_of(emission, verdict, queue.max_waiting))
             return
         join(self._tracker, emission, verdict, since=batch.since, key=batch.keys.get(emission.job_id, ""))
 
@@ -480,10 +480,7 @@ class SendBuffer:
         try:
             self._trees.put(emission, chunks_of(tree, reply=True), patience=deadline - clock.monotonic())
         except ProviderStopped as error:
-            self._fail(emission, error)
-
-    def _fail(self, emission: PendingEmission[Any], error: Exception) -> None:
-        self._tracker.forget(emission, error)
+            self._tracker.waits.forget(emission, error)
 
 
 def _given_up(

@@ -101,7 +101,7 @@ class TreeSender:
         now = clock.monotonic()
         pending = _PendingTree(emission, chunks, now, now + patience, self._tracker.attendance.begin_call())
         if chunks[0].head.key:
-            self._tracker.expect_answers(1)
+            self._tracker.waits.expect_answers(1)
         # Before the call, so that no outcome finds its emission missing.
         self._tracker.register(emission, delay=0.0)
         if len(chunks) > 1:
@@ -251,7 +251,7 @@ class TreeSender:
                 event=emission.event,
                 job_id=emission.job_id,
             )
-            self._tracker.forget(emission, why)
+            self._tracker.waits.forget(emission, why)
         else:
             join(self._tracker, emission, verdict, since=pending.since)
         self._end(pending)
@@ -262,7 +262,7 @@ class TreeSender:
         note_unexpected("adding a tree failed unexpectedly", error)
         maybe_sent = is_last and may_have_arrived(error)
         hint = f"its id {emission.job_id!r}"
-        self._tracker.forget(emission, describe_lost(emission, error, maybe_sent=maybe_sent, hint=hint))
+        self._tracker.waits.forget(emission, describe_lost(emission, error, maybe_sent=maybe_sent, hint=hint))
         self._end(pending)
 
     def _end(self, pending: _PendingTree) -> None:
@@ -270,4 +270,4 @@ class TreeSender:
         self._meter.note([pending.emission], pending.since)
         self._tracker.attendance.end_call(pending.number)
         if pending.chunks[0].head.key:
-            self._tracker.expect_answers(-1)
+            self._tracker.waits.expect_answers(-1)

@@ -18,6 +18,7 @@ __all__ = [
     "DefinedConsumer",
     "LimitedConsumer",
     "Retention",
+    "SharedSlots",
     "SharingConsumer",
     "TellingConsumer",
 ]
@@ -138,11 +139,8 @@ class DefinedConsumer(Protocol):
         ...
 
 
-@runtime_checkable
-class SharingConsumer(Protocol):
-    """A consumer whose jobs share slots of the worker, because it runs many of them at once; others have no
-    such functions.
-    """
+class SharedSlots(Protocol):
+    """How the jobs of a queue share slots of the worker."""
 
     def slots_of(self, jobs: int) -> int:
         """Return how many slots that many jobs of the queue take, those that run among them."""
@@ -162,6 +160,18 @@ class SharingConsumer(Protocol):
         """Free the slot of a job that runs on: it ignores its cancellations, and the engine has decided it
         without it.
         """
+        ...
+
+
+@runtime_checkable
+class SharingConsumer(Protocol):
+    """A consumer whose jobs share slots of the worker, because it runs many of them at once; others have no
+    such attribute.
+    """
+
+    @property
+    def gathering(self) -> SharedSlots:
+        """How they share them."""
         ...
 
 

@@ -281,7 +281,7 @@ class Executor:
             self.unhealthy.set()
         _log.error("handler ignores its cancellation, given up on", **run.told())
         if isinstance(run.consumer, SharingConsumer):
-            run.consumer.give_up(run.job)
+            run.consumer.gathering.give_up(run.job)
         # After a cancel, a job that is given back still ends as cancelled, because the server holds the
         # request; a member of a stopped tree is recorded as unknown, because its effect is indeterminate.
         self._end(run, give_back() if run.cause == "cancel" else self._decide_cancelled(run))

@@ -327,7 +327,7 @@ class Worker:
             )
 
     async def _settle_and_hand_over(self) -> None:
-        await self.claimer.wait_settled()
+        await self.claimer.settled.wait()
         await self._wake_listener.ended.wait()  # a wake that it popped last must be handed over too
         await self.claimer.hand_over()
 

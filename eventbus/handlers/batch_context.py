@@ -9,12 +9,12 @@ item's job, though the handler runs in the name of no job.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from eventbus.handlers.attempt import Attempt, Stopping
 from eventbus.handlers.context import EventContext, SyncContext
+from eventbus.handlers.lifespan_values import HasLifespans, LifespanValues
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.telemetry.logging import Logger, get_logger
 
@@ -29,7 +29,7 @@ C = TypeVar("C", EventContext, SyncContext)
 S = TypeVar("S")
 
 
-class _CallContext(Generic[C]):
+class _CallContext(LifespanValues, Generic[C]):
     """What both contexts of a call have."""
 
     __slots__ = ("_log", "event", "group", "items")
@@ -39,6 +39,10 @@ class _CallContext(Generic[C]):
         self.event: str = event
         self.group: str = group
         self.items: Sequence[C] = items
+
+    @property
+    def _lifespans(self) -> HasLifespans:
+        return self.items[0]
 
     @property
     def stopping(self) -> Stopping | None:
@@ -78,18 +82,6 @@ class _CallContext(Generic[C]):
                 facts["group"] = self.group
             self._log = get_logger("eventbus.handler").bind(**facts)
         return self._log
-
-    @overload
-    def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
-    @overload
-    def shared(self, lifespan: Callable[..., AbstractAsyncContextManager[S]]) -> S: ...
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return the value that a `@provider.lifespan` function yielded in this worker, as
-        `EventContext.shared` does.
-
-        Raises UsageError if the function is not a lifespan of this worker.
-        """
-        return self.items[0].shared(lifespan)
 
 
 class BatchContext(_CallContext[EventContext]):

@@ -43,14 +43,7 @@ from eventbus.runtime.process_pool import ProcessPool, available_processors
 from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.settings.settings import Settings
 from eventbus.telemetry.job_failure import JobFailure
-from eventbus.telemetry.log_context import (
-    ATTEMPT,
-    CORRELATION_ID,
-    EVENT_NAME,
-    GROUP,
-    JOB_ID,
-    TRACE_ID,
-)
+from eventbus.telemetry.log_context import ATTEMPT, CORRELATION_ID, EVENT_NAME, GROUP, JOB_ID, TRACE_ID
 from eventbus.telemetry.propagation import Ambient, enter
 from eventbus.telemetry.spans import (
     attach_baggage,
@@ -110,6 +103,10 @@ class HandlerConsumer:
         self._rules = FailureRules(
             route.event, self.group, handler.retry or route.event.retry or settings.retry
         )
+        # As `Consumer` has them.
+        self.decide: Callable[[Job, BaseException], Settle] = self._rules.decide
+        self.facts: Callable[[Job], Mapping[str, Any]] = self._rules.facts
+        self.failed: Callable[[Job, Settle], None] = self._rules.log
         self._ttl_ms = None if route.event.ttl is None else round(route.event.ttl * 1000)
         self._decode = route.payload.decode
         # Only the default group answers the emitter, so the results of other groups are not kept.
@@ -310,20 +307,6 @@ class HandlerConsumer:
             "worker": self._worker,
             "provider": self._provider,
         }
-
-    def decide(self, job: Job, error: BaseException) -> Settle:
-        """Retry the job while attempts are left and a retry can help; otherwise fail it. Put it off if it
-        asks for that.
-        """
-        return self._rules.decide(job, error)
-
-    def facts(self, job: Job) -> Mapping[str, Any]:
-        """Return the fields that `ctx.log` adds, but the names of worker and provider."""
-        return self._rules.facts(job)
-
-    def failed(self, job: Job, settle: Settle) -> None:
-        """Log a failure, as `FailureRules.log` has it."""
-        self._rules.log(job, settle)
 
     def failure(self, job: Job, text: str) -> JobFailure:
         """Return what hooks are told of a failed job."""

@@ -6,11 +6,11 @@ An async handler gets an `EventContext`, one in a thread a `SyncContext`, and on
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from eventbus.handlers.attempt import Attempt, Stopping
+from eventbus.handlers.lifespan_values import HasLifespans, LifespanValues
 from eventbus.handlers.saved import read_saved, saved_text
 from eventbus.model.codec import Codec
 from eventbus.model.names import DEFAULT_GROUP
@@ -158,7 +158,7 @@ class JobFacts:
         self._own.keep_line(line)
 
 
-class EventContext(JobFacts):
+class EventContext(JobFacts, LifespanValues):
     """The context of an async handler: the facts about its job, and what the handler can do there."""
 
     __slots__ = ("_host",)
@@ -166,6 +166,10 @@ class EventContext(JobFacts):
     def __init__(self, host: WorkerHost, own: Attempt, **facts: Any) -> None:
         super().__init__(own, **facts)
         self._host = host
+
+    @property
+    def _lifespans(self) -> HasLifespans:
+        return self._host
 
     async def save(self, value: Any) -> None:
         """Keep a JSON value for the next run of this job, in place of what was saved before.
@@ -227,19 +231,8 @@ class EventContext(JobFacts):
         """
         return self._host.emit_many(event, payloads, **options)
 
-    @overload
-    def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
-    @overload
-    def shared(self, lifespan: Callable[..., AbstractAsyncContextManager[S]]) -> S: ...
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return the value that a `@provider.lifespan` function yielded in this worker.
 
-        `lifespan` is the function itself. Raises UsageError if it is not a lifespan of this worker.
-        """
-        return self._host.shared(lifespan)
-
-
-class SyncContext(JobFacts):
+class SyncContext(JobFacts, LifespanValues):
     """The context of a sync handler, which runs in a thread: as `EventContext`, with blocking calls."""
 
     __slots__ = ("_host",)
@@ -247,6 +240,10 @@ class SyncContext(JobFacts):
     def __init__(self, host: WorkerHost, own: Attempt, **facts: Any) -> None:
         super().__init__(own, **facts)
         self._host = host
+
+    @property
+    def _lifespans(self) -> HasLifespans:
+        return self._host
 
     def save(self, value: Any) -> None:
         """Keep a JSON value for the next run of this job as `EventContext.save` does, and block until it is
@@ -305,18 +302,6 @@ class SyncContext(JobFacts):
         Returns the emissions in the order of the payloads.
         """
         return self._host.in_threads.emit_many(event, payloads, **options)
-
-    @overload
-    def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
-    @overload
-    def shared(self, lifespan: Callable[..., AbstractAsyncContextManager[S]]) -> S: ...
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return the value that a `@provider.lifespan` function yielded in this worker.
-
-        Several threads may use the value at once, so it must be safe for that. Raises UsageError if the
-        function is not a lifespan of this worker.
-        """
-        return self._host.shared(lifespan)
 
 
 class ProcessContext(JobFacts):

@@ -33,29 +33,25 @@ class Subscriptions:
     """The subscriptions of one provider, in the order of their registration."""
 
     def __init__(self) -> None:
-        self._by_queue: dict[str, Subscription] = {}
+        self.by_queue: dict[str, Subscription] = {}
 
     def add(self, subscription: Subscription) -> None:
         """Add a subscription. Raises DefinitionError if its event and group have a handler already."""
-        known = self._by_queue.get(subscription.queue)
+        known = self.by_queue.get(subscription.queue)
         if known is not None:
             raise DefinitionError(
                 f"event {subscription.route.name!r} has a handler for group {subscription.handler.group!r} "
                 f"already: {known.handler.function!r}; give the second one a group of its own"
             )
-        self._by_queue[subscription.queue] = subscription
-
-    def find(self, queue: str) -> Subscription | None:
-        """Return the subscription of a queue, None if it has none."""
-        return self._by_queue.get(queue)
+        self.by_queue[subscription.queue] = subscription
 
     def discard(self, subscription: Subscription) -> None:
         """Remove a subscription that is not served, or not any more. Idempotent."""
-        if self._by_queue.get(subscription.queue) is subscription:
-            del self._by_queue[subscription.queue]
+        if self.by_queue.get(subscription.queue) is subscription:
+            del self.by_queue[subscription.queue]
 
     def __iter__(self) -> Iterator[Subscription]:
-        return iter(list(self._by_queue.values()))
+        return iter(list(self.by_queue.values()))
 
     def __len__(self) -> int:
-        return len(self._by_queue)
+        return len(self.by_queue)

@@ -108,6 +108,8 @@ class EventWorker:
         self._pools = WorkerPools(pools, self._processes, make_processes, on_room=self._worker.claimer.notice)
         self.host: WorkerHost = WorkerHost(bus, self.shared, self._worker, store, settings, find_loop)
         """What it does for its attempts."""
+        self.append: Callable[..., asyncio.Future[str]] = self._worker.claimer.append
+        """Appends to the journal of a job that runs in this worker, as `AppendQueue.put` does."""
         self._task: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] | None = None
         """Done when the task has ended or was left behind; holds the error that ended it, if there
@@ -266,12 +268,6 @@ class EventWorker:
                 empty = 0
                 await asyncio.sleep(_LOOK)
 
-    def append(
-        self, job: Job, entries: Sequence[str], *, live: Mapping[str, str], taken: Sequence[str]
-    ) -> asyncio.Future[str]:
-        """Append to the journal of a job that runs in this worker; see `AppendQueue.put`."""
-        return self._worker.claimer.append(job, entries, live=live, taken=taken)
-
     def running(self, job: Job) -> Running | None:
         """Return what runs this very job in this worker; None if it has ended, or its lease was lost."""
         run = self._worker.claimer.executor.running.get(job.id)
@@ -381,7 +377,7 @@ def is_running(worker: EventWorker) -> bool:
 
 def look_due(worker: EventWorker) -> None:
     """Look for what is due in the server, before the worker's own timer says so."""
-    worker._worker.claimer.look_due()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    worker._worker.claimer.due.ring()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def end_threads(worker: EventWorker) -> None:

@@ -22,7 +22,7 @@ from eventbus.errors import ProviderStopped, StoreRefused, UsageError
 from eventbus.handlers.attempt import Stopping
 from eventbus.handlers.lifespan import Shared
 from eventbus.model.emits import Emits
-from eventbus.runtime.blocking_call import run_blocking
+from eventbus.runtime.blocking_call import run_blocking, running_loop
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
 
@@ -92,6 +92,11 @@ class WorkerHost:
         if self._is_closed:
             raise UsageError("nothing is shared here: no worker of this provider runs in this process")
         return self._shared.find(lifespan)
+
+    @property
+    def emits(self) -> Emits[Any]:
+        """What to emit with where the caller runs: plain functions run in threads."""
+        return self.in_threads if running_loop() is None else self
 
     def wait(self, verb: str, call: Callable[..., Coroutine[Any, Any, T]], *given: Any) -> T:
         """Make a call in the event loop of the worker, and wait for it in the caller's thread.

@@ -191,7 +191,7 @@ class _Process:
     def __init__(self, process: asyncio.subprocess.Process, channel: ProcessChannel) -> None:
         self.pid = process.pid
         self._process = process
-        self._channel = channel
+        self.channel = channel
         self._clock: asyncio.TimerHandle | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -232,7 +232,7 @@ class _Process:
     @property
     def is_open(self) -> bool:
         """Whether the process takes requests: it has not ended, and its channel is not broken."""
-        return not self._channel.is_over
+        return not self.channel.is_over
 
     async def ask(
         self,
@@ -243,15 +243,9 @@ class _Process:
     ) -> Any:
         """Send a request and return the answer, converted by `read`. Raises ProcessDied."""
         try:
-            return await self._channel.ask(request, read, on_progress, attending)
+            return await self.channel.ask(request, read, on_progress, attending)
         except ChannelEnded as error:
             raise _died(await self._end_code(str(error)), str(error)) from error
-
-    async def wait_late(self, seconds: float) -> bool:
-        """Wait for the answer of a cancelled request; return whether it came, so that the process may be used
-        again.
-        """
-        return await self._channel.wait_late(seconds)
 
     async def _end_code(self, fault: str) -> int | None:
         """End a process whose channel is over, by a `fault` or because it hung up; return its exit code.
@@ -278,7 +272,7 @@ class _Process:
     def hang_up(self) -> None:
         """Close the channel. An idle process ends because of that."""
         self.stop_clock()
-        self._channel.close()
+        self.channel.close()
 
     async def end(self) -> None:
         """Hang up and wait for the end of the process; kill it after 2 s."""
@@ -315,7 +309,7 @@ class _Process:
         self.stop_clock()
         on_end(self)
         # Processes that it forked may keep the channel open, and nobody hangs up on a process that died idle.
-        asyncio.get_running_loop().call_later(_LAST_STEPS, self._channel.abort)
+        asyncio.get_running_loop().call_later(_LAST_STEPS, self.channel.abort)
 
 
 async def _part(process: _Process, attending: Attending | None) -> bool:
@@ -325,7 +319,7 @@ async def _part(process: _Process, attending: Attending | None) -> bool:
     if attending is None or not attending.part():
         return False
     try:
-        return await process.wait_late(_MOMENT)
+        return await process.channel.wait_late(_MOMENT)
     except asyncio.CancelledError:  # once more: no more patience
         return False
 

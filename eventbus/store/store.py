@@ -40,13 +40,7 @@ from eventbus.store.connection.retrying import RetryingCaller, watch_saving
 from eventbus.store.connection.wake_reader import WakeReader
 from eventbus.store.keys import Keys
 from eventbus.store.scripting.note_rows import LineRow
-from eventbus.store.scripting.packing import (
-    AddRows,
-    TurnRequest,
-    join_arguments,
-    read_added,
-    read_turn,
-)
+from eventbus.store.scripting.packing import AddRows, TurnRequest, join_arguments, read_added, read_turn
 from eventbus.store.scripting.script_rows import (
     AddAnswer,
     AddQueue,

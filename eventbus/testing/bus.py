@@ -58,12 +58,7 @@ from eventbus.testing.records import (
     find_emission,
 )
 from eventbus.testing.server import TestServer
-from eventbus.testing.standstill import (
-    TimeStandsStill,
-    describe_jobs,
-    describe_task,
-    is_of_library,
-)
+from eventbus.testing.standstill import TimeStandsStill, describe_jobs, describe_task, is_of_library
 from eventbus.testing.thread_processes import HeldProcesses, ThreadProcesses
 from eventbus.testing.virtual_time import VirtualTime
 

@@ -181,7 +181,7 @@ class RecordedFlow:
             run=kept.run_of(self.run),
             seed=kept.seed_of(self.run),
             workflow=self.durable.name,
-            tools=self.emitter or InlineTools(None, {}),
+            tools=InlineTools(self.emitter, {}),
             own=Attempt(MemoryHost(), outside_job(self.flow_id)),
             call_sync=in_thread,
             sleep=_no_sleep,

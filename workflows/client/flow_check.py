@@ -26,14 +26,7 @@ from workflows.execution.graph_entries import misfit
 from workflows.functions.definition import Durable
 from workflows.functions.history_check import FlowHistory, check_history
 from workflows.machines.definition import MachineDefinition
-from workflows.machines.snapshot import (
-    ACCEPTS,
-    STATE,
-    Snapshot,
-    obligations_in,
-    read_children,
-    read_snapshot,
-)
+from workflows.machines.snapshot import ACCEPTS, STATE, Snapshot, obligations_in, read_children, read_snapshot
 from workflows.machines.transition import END
 from workflows.records.graph_history import read_graph
 from workflows.records.ids import workflow_of

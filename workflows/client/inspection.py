@@ -42,14 +42,7 @@ from workflows.records.checkpoints import read_undone
 from workflows.records.graph_history import GraphHistory, read_graph
 from workflows.records.ids import is_nested, split_item, starter_of, workflow_of
 from workflows.records.records import FlowMessage, error_text, read_message_of
-from workflows.records.report import (
-    FlowReport,
-    FlowState,
-    FlowStatus,
-    FlowTree,
-    RollbackReport,
-    StepReport,
-)
+from workflows.records.report import FlowReport, FlowState, FlowStatus, FlowTree, RollbackReport, StepReport
 from workflows.records.status import error_in, is_seen_in, number_in, status_of
 
 __all__ = ["FlowInspector"]

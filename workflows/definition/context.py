@@ -10,23 +10,15 @@ every reader has its own copy, and parallel steps see the same value.
 from __future__ import annotations
 
 import copy
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 from eventbus import DefinitionError, EmitKeywords, Event, UsageError
 from eventbus.lowlevel import (
     Attempt,
+    HasLifespans,
+    LifespanValues,
     Logger,
     Stopping,
     get_logger,
@@ -82,7 +74,7 @@ D = TypeVar("D")
 _UNSET: Any = object()
 
 
-class StepContext(Generic[I]):
+class StepContext(LifespanValues, Generic[I]):
     """The first argument of every function of a workflow. Do not change its attributes.
 
     `input` is the input of the flow. `workflow` and `step` are names; in a rollback `step` is the step that
@@ -337,7 +329,7 @@ class StepContext(Generic[I]):
 
         In a plain function, which runs in a thread, it emits as `SyncProvider.emit` does: `.result()` waits.
         """
-        return self._tools.emit(event, payload, **options)
+        return self._tools.emits.emit(event, payload, **options)
 
     @overload
     def emit_many(
@@ -349,15 +341,11 @@ class StepContext(Generic[I]):
     ) -> list[StepEmission[Any]]: ...
     def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Any]:
         """Emit many as `EventProvider.emit_many` does, as part of this flow's chain and trace."""
-        return self._tools.emit_many(event, payloads, **options)
+        return self._tools.emits.emit_many(event, payloads, **options)
 
-    @overload
-    def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
-    @overload
-    def shared(self, lifespan: Callable[..., AbstractAsyncContextManager[S]]) -> S: ...
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return the value that a function decorated with `@provider.lifespan` yielded in this worker."""
-        return self._tools.shared(lifespan)
+    @property
+    def _lifespans(self) -> HasLifespans:
+        return self._tools
 
     def _loaded(self) -> tuple[Mapping[str, StepRecord], Collection[str], Attempt]:
         records = self._records

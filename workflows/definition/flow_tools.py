@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from eventbus import Emission
-from eventbus.lowlevel import Duration, Emits
+from eventbus.lowlevel import Duration, Emits, HasLifespans
 from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.outline import StepOutline
 from workflows.records.records import StepRecord
@@ -103,11 +103,14 @@ class RemoteSteps(Protocol):
         ...
 
 
-class FlowTools(Emits[Any], Protocol):
-    """The calls that a context passes on to the runtime of its flow, distributed or inline."""
+class FlowTools(HasLifespans, Protocol):
+    """What a context asks of the runtime of its flow, distributed or inline."""
 
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return the value that a lifespan of this worker yielded."""
+    @property
+    def emits(self) -> Emits[Any]:
+        """What to emit with where the caller runs: plain functions run in threads. Raises UsageError if there
+        is nothing.
+        """
         ...
 
     async def load_record(self, step: str) -> StepRecord | None:

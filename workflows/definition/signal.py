@@ -9,11 +9,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
-from eventbus import DefinitionError, PayloadError
-from eventbus.lowlevel import Codec, shown
-from workflows.definition.codecs import MAX_VALUE
+from eventbus import DefinitionError
+from eventbus.lowlevel import shown
+from workflows.definition.message_type import MessageType
 
 __all__ = ["Signal", "check_known", "signal_by"]
 
@@ -23,7 +23,7 @@ ST = TypeVar("ST")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 
 
-class Signal(Generic[T]):
+class Signal(MessageType[T]):
     """A kind of message to a flow: its name, and the type of its payload.
 
     A durable function waits for it with `ctx.wait_for(signal)`, a step graph with `workflow.wait(signal)`,
@@ -51,28 +51,11 @@ class Signal(Generic[T]):
                 "expected the name of a signal of 1 to 128 letters, digits, '_', '.' and '-', "
                 f"beginning with a letter or digit, got: {shown(name)}"
             )
-        self.name: str = name
+        super().__init__(name, type, f"signal {name!r}")
         self.type: Any = type
-        self._codec = Codec(type, role="payload", owner=name, max_bytes=MAX_VALUE)
 
     def __repr__(self) -> str:
         return f"Signal({self.name!r})"
-
-    def encode(self, payload: T) -> str:
-        """Return a payload as JSON text. Raises PayloadError if it does not fit."""
-        try:
-            return self._codec.encode(payload).decode()
-        except PayloadError as error:
-            raise PayloadError(
-                f"the payload of signal {self.name!r} failed its validation: {error}",
-                event=self.name,
-                path=error.path,
-                role="payload",
-            ) from error
-
-    def decode(self, text: str | bytes | memoryview) -> T:
-        """Return the payload in JSON text. Raises PayloadError if it does not fit."""
-        return self._codec.decode(text)
 
 
 def signal_by(given: Signal[Any] | str, known: Mapping[str, Signal[Any]] | None = None) -> Signal[Any]:

@@ -69,7 +69,7 @@ class ChildJobs:
         found = await self._runtime.ask(self._runtime.jobs.outcomes(ids)) if ids else []
         return {each.job: each for each in found if each.state in (*FINAL_STATES, "unknown")}
 
-    def add(self, member: Member) -> asyncio.Future[Outcome]:
+    def add_member(self, member: Member) -> asyncio.Future[Outcome]:
         """Add a child, in one call with others of this moment. The entry about it must be recorded. Return as
         `end_of` does.
         """

@@ -22,7 +22,7 @@ recorded), `signal-meets-suspend` (one that came since the last look wakes the f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -96,7 +96,7 @@ class LocalGraph:
             known=history.open_children,
             patience=_PATIENCE,
         )
-        self._children.core.quiet = self._graph.settle_down
+        self._children.quiet = self._graph.pauses.settle_down
 
     async def run(self) -> Settle | None:
         """Run steps until none can go on here, and return what becomes of the flow; None if it waits in the
@@ -118,7 +118,7 @@ class LocalGraph:
                 return await self._wait()
             return give_back()
         finally:
-            await self._children.core.close()
+            await self._children.close()
 
     @property
     def has_failed(self) -> bool:
@@ -138,9 +138,7 @@ class LocalGraph:
         until_ms = min((run.due_ms for run in waits if run.due_ms), default=None)
         listens = any(run.listens for run in waits)
         if self._graph.apart.open:
-            return await self._children.core.suspend(
-                self._graph.apart.open, until_ms=until_ms, listens=listens
-            )
+            return await self._children.suspend(self._graph.apart.open, until_ms=until_ms, listens=listens)
         return self._activation.sleep(until_ms=until_ms, listens=listens) if waits else give_back()
 
     def _set_flow_facts(self) -> None:
@@ -234,24 +232,20 @@ class GraphJournal(FlowRecorder):
         return others
 
 
-class StepChildren:
+class StepChildren(ChildJobs):
     """The jobs and flows that run steps of one activation elsewhere."""
 
     are_here = False
 
     def __init__(self, flow: Flow, activation: Activation) -> None:
-        self.core: ChildJobs = ChildJobs(flow.runtime, activation)
+        super().__init__(flow.runtime, activation)
         self._flow = flow
-
-    async def find_ended(self, ids: Sequence[str]) -> dict[str, Outcome]:
-        """Return the outcomes of those that have ended or are not there. Raises ServerAway."""
-        return await self.core.find_ended(ids)
 
     def add(self, child: StepChild) -> asyncio.Future[Outcome]:
         """Add a child, in one call with others of this moment."""
         flow, step = self._flow, child.step
         if child.workflow is not None:
-            return self.core.add(
+            return self.add_member(
                 flow_root(
                     flow.message,
                     child.workflow,
@@ -265,11 +259,7 @@ class StepChildren:
             )
         message = flow.child_message() if child.item is None else flow.item_message(child.item)
         limited = split_item(step.name)[0] if step.has_queue else ""
-        return self.core.add(child_job(flow.workflow.name, child.id, message, step=limited))
-
-    def end_of(self, child_id: str) -> asyncio.Future[Outcome]:
-        """Return the future of the end of a child that is there."""
-        return self.core.end_of(child_id)
+        return self.add_member(child_job(flow.workflow.name, child.id, message, step=limited))
 
     async def is_stopping(self) -> bool:
         """Ask the server whether the flow is being stopped. Raises ServerAway."""
@@ -287,6 +277,8 @@ class WorkerSurroundings:
         self.host: WorkerHost = runtime.services.host
         self.given: bytes = bytes(flow.message.input)
         self.facts: FlowFacts = flow.facts
+        self.job_of: Callable[[str], str] = flow.job_of
+        self.span: Callable[..., AbstractContextManager[str]] = flow.span
         self.call_sync: CallSync = runtime.call_sync
         self.aliases: dict[str, str] = runtime.services.aliases
         self._flow = flow
@@ -295,10 +287,6 @@ class WorkerSurroundings:
         shared = {places: FlowSlots(places) for every in limits.values() for places in every}
         self._slots: Sequence[FlowSlots] = (own,)
         self._limited = {name: (*(shared[places] for places in every), own) for name, every in limits.items()}
-
-    def job_of(self, step: str) -> str:
-        """Return the id of the job of a step or of an item."""
-        return self._flow.job_of(step)
 
     def context(
         self,
@@ -321,12 +309,6 @@ class WorkerSurroundings:
             reach=flow.runtime.reach_of(flow.workflow, split_item(step)[0]),
             own=own,
         )
-
-    def span(
-        self, what: str, *, job_id: str, attempt: int, step: str = "", links: Iterable[str] = ()
-    ) -> AbstractContextManager[str]:
-        """Return the span of an attempt."""
-        return self._flow.span(what, job_id=job_id, attempt=attempt, step=step, links=links)
 
     def begin(self, step: str, job_id: str, attempt: int) -> None:
         """Set the fields of log events of this attempt, which has a task and a context of its own."""

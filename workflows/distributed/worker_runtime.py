@@ -46,7 +46,6 @@ from workflows.distributed.caches.flow_cache import FlowCache
 from workflows.distributed.caches.result_cache import MAX_RESULTS, NEAR_RESULTS, ResultCache
 from workflows.distributed.paused_steps import PausedSteps
 from workflows.distributed.thread_calls import call_in_thread
-from workflows.execution.environment import is_in_loop
 from workflows.execution.hook_runner import run_completed
 from workflows.execution.process_steps import PooledSteps
 from workflows.execution.rollback import AddInner, UndoPlan
@@ -117,7 +116,7 @@ class WorkerRuntime:
         """
         if not message.is_short:
             return message
-        given = self.flows.input_of(flow_id)
+        given = self.flows.inputs.get(flow_id)
         if given is None:
             page = await self.ask(self.jobs.look(flow_id, limit=0))
             given = read_message_of(flow_id, page.root.get("body", "")).input
@@ -241,6 +240,7 @@ class Flow:
         self.flow_id = flow_id
         self.message = message
         self.codecs: Codecs = runtime.codecs(workflow)
+        self.shared: Callable[[Any], Any] = runtime.services.host.shared
         self.facts: FlowFacts = FlowFacts(
             flow_id=flow_id,
             run=message.run,
@@ -307,7 +307,7 @@ class Flow:
         flow.
         """
         loader, jobs = self.runtime.loader, {step: self.job_of(step) for step in steps}
-        kept = {step: text for step, job in jobs.items() if (text := loader.kept(job)) is not None}
+        kept = {step: text for step, job in jobs.items() if (text := loader.kept.get(job)) is not None}
         if len(kept) == len(jobs):
             return {step: read_step(jobs[step], text) for step, text in kept.items()}
         run, flows = self.message.run, self.runtime.flows
@@ -406,17 +406,10 @@ class Flow:
 
     # The methods of FlowTools.
 
-    def emit(self, event: Any, payload: Any = None, **options: Any) -> Any:
-        """Emit as `EventProvider.emit` does."""
-        return self._emits().emit(event, payload, **options)
-
-    def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Any]:
-        """Emit many as `EventProvider.emit_many` does."""
-        return self._emits().emit_many(event, payloads, **options)
-
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return the value that a lifespan of this worker yielded."""
-        return self.runtime.services.host.shared(lifespan)
+    @property
+    def emits(self) -> Emits[Any]:
+        """What to emit with where the caller runs."""
+        return self.runtime.services.host.emits
 
     async def load_record(self, step: str) -> StepRecord | None:
         """Read the record of one step; None if the step did not complete."""
@@ -438,8 +431,3 @@ class Flow:
     def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run `work` in the worker's event loop and wait for it in the caller's thread."""
         return run_blocking(self.runtime.loop, work, timeout)
-
-    def _emits(self) -> Emits[Any]:
-        """Return the object to emit with where the caller runs: plain functions run in threads."""
-        host = self.runtime.services.host
-        return host if is_in_loop() else host.in_threads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -86,16 +86,11 @@ class InlineTools:
         self.middleware: Sequence[FlowMiddleware] = middleware
         self._loop = running_loop()
 
-    def emit(self, event: Any, payload: Any = None, **options: Any) -> Any:
-        """Emit with the provider."""
-        return self._voice("emit").emit(event, payload, **options)
-
-    def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Any]:
-        """Emit many with the provider."""
-        voice = self._voice("emit_many")
-        if voice is self._provider:
-            return voice.emit_many(event, payloads, **options)
-        return [voice.emit(event, payload, **options) for payload in payloads]
+    @property
+    def emits(self) -> Emits[Any]:
+        """The provider, or in a thread its `sync` part if it has one. Raises UsageError without one."""
+        provider = self._provider or _refuse("emit")
+        return provider if is_in_loop() else getattr(provider, "sync", provider)
 
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         """Return the value that a lifespan of the provider's worker yielded."""
@@ -116,11 +111,6 @@ class InlineTools:
             work.close()
             raise UsageError("this context was made outside of an event loop, so nothing can run its calls")
         return run_blocking(self._loop, work, timeout)
-
-    def _voice(self, what: str) -> Emits[Any]:
-        """Return the object to emit with: the provider, or in a thread its `sync` part if it has one."""
-        provider = self._provider or _refuse(what)
-        return provider if is_in_loop() else getattr(provider, "sync", provider)
 
 
 def _refuse(what: str) -> NoReturn:

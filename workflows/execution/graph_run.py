@@ -92,9 +92,9 @@ class GraphRun:
         self._desk: SignalDesk | None = None
         if state.workflow.listens:
             self._desk = SignalDesk(recorder, state.workflow.name, around.facts)
-        self._pauses = Pauses(around)
+        self.pauses = Pauses(around)
         if self.is_halted:
-            self._pauses.end()
+            self.pauses.end()
         self._patience = patience
         self._tasks: set[asyncio.Task[None]] = set()
         self._halted: asyncio.Future[None] | None = None
@@ -111,9 +111,9 @@ class GraphRun:
         self._start([*state.sleeping, *state.delayed])
         # A step that is alone runs without a task of its own.
         while len(ready) == 1 and not self._tasks:
-            self._pauses.busy = 1
+            self.pauses.busy = 1
             ready = await self._guarded(ready[0])
-            self._pauses.busy = 0
+            self.pauses.busy = 0
         self._start(ready)
         while self._tasks:
             try:
@@ -133,7 +133,7 @@ class GraphRun:
         self.is_halted = True
         if self._halted is not None and not self._halted.done():
             self._halted.set_result(None)
-        self._pauses.end()
+        self.pauses.end()
 
     def cut(self) -> None:
         """Cancel the functions of active steps; values that they still return count."""
@@ -162,16 +162,6 @@ class GraphRun:
             self._note_cancelled(attempt.cancellation)
         return ended
 
-    async def pause(self, delay: float) -> bool:
-        """Wait before a next attempt; return False if that follows in another activation. A halt ends the
-        wait.
-        """
-        return await self._pauses.wait(delay)
-
-    def settle_down(self) -> None:
-        """End what lingers, as soon as nothing is active here."""
-        self._pauses.settle_down()
-
     # What starts, and what follows from an end.
 
     def _note_cancelled(self, error: asyncio.CancelledError) -> None:
@@ -192,7 +182,7 @@ class GraphRun:
     def _start(self, ready: Iterable[StepRun]) -> None:
         for run in ready:
             task = asyncio.get_running_loop().create_task(self._run_in_task(run))
-            self._pauses.busy += 1
+            self.pauses.busy += 1
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -200,8 +190,8 @@ class GraphRun:
         try:
             self._start(await self._guarded(run))
         finally:
-            self._pauses.busy -= 1
-            self._pauses.release()
+            self.pauses.busy -= 1
+            self.pauses.release()
 
     async def _guarded(self, run: StepRun) -> list[StepRun]:
         """Run a step to its end; return its followers that can start. An error ends the whole run."""
@@ -295,7 +285,7 @@ class GraphRun:
     # The kinds of steps.
 
     async def _work_plain(self, run: StepRun) -> None:
-        if run.state == "delayed" and not await self.pause(run.delay):
+        if run.state == "delayed" and not await self.pauses.wait(run.delay):
             return
         around, slots = self._around, self._around.slots_of(run.step.name)
         while not self.is_halted:
@@ -320,7 +310,7 @@ class GraphRun:
             await self._record(run)
             if self.is_halted:
                 break
-            if not around.may_start() or not await self.pause(delay):
+            if not around.may_start() or not await self.pauses.wait(delay):
                 return
         is_over = self.cancellation is not None or self._error is not None
         is_recorded = run.state == "delayed" and is_over
@@ -418,7 +408,7 @@ class GraphRun:
             end = apart.add(child)
         run.is_apart = True
         try:
-            outcome: Outcome | None = await self._pauses.wait_apart(end, lingers=apart.lingers(run))
+            outcome: Outcome | None = await self.pauses.wait_apart(end, lingers=apart.lingers(run))
         finally:
             run.is_apart = False
         if outcome is None or outcome.state == "unknown":
@@ -486,7 +476,7 @@ class GraphRun:
             run.delay = math.inf if pause.length is None else pause.length
             await self._record(run)
         if pause.signal is None:
-            if await self.pause(run.delay):
+            if await self.pauses.wait(run.delay):
                 self._end_pause(run, StepRecord())
         elif self._desk is not None:
             await self._work_wait(run, pause, self._desk)
@@ -494,7 +484,7 @@ class GraphRun:
     async def _work_wait(self, run: StepRun, pause: Pause, desk: SignalDesk) -> None:
         arrival = await desk.enter(run)
         try:
-            if not arrival.done() and not await self._pauses.wait(
+            if not arrival.done() and not await self.pauses.wait(
                 run.delay, holds=self._around.holds(run.delay, listens=True), arrival=arrival
             ):
                 return

@@ -171,7 +171,7 @@ class GraphChildren(Protocol):
         """Add a child whose beginning is recorded, unless it is there; return the future of its end."""
         ...
 
-    def end_of(self, child_id: str) -> asyncio.Future[Outcome]:
+    def end_of(self, child: str) -> asyncio.Future[Outcome]:
         """Return the future of the end of a child that is there."""
         ...
 

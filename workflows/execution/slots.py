@@ -21,21 +21,17 @@ class FlowSlots:
     """Places as the steps of one flow see them."""
 
     def __init__(self, slots: Places) -> None:
-        self._slots = slots
+        self.places: Places = slots
         self._turn = asyncio.Lock()
 
     def enter(self) -> bool:
         """Take a slot; return False if none is free or others wait for one."""
-        return not self._turn.locked() and self._slots.enter()
+        return not self._turn.locked() and self.places.enter()
 
     async def wait(self) -> None:
         """Wait for a slot and take it. A cancelled call takes none."""
         async with self._turn:
-            await self._slots.wait()
-
-    def leave(self) -> None:
-        """Give a slot back."""
-        self._slots.leave()
+            await self.places.wait()
 
 
 def enter_all(every: Sequence[FlowSlots], held: FlowSlots | None = None) -> FlowSlots | None:
@@ -56,7 +52,7 @@ def enter_all(every: Sequence[FlowSlots], held: FlowSlots | None = None) -> Flow
 def leave_all(every: Sequence[FlowSlots]) -> None:
     """Give a slot of each back."""
     for slots in every:
-        slots.leave()
+        slots.places.leave()
 
 
 async def wait_all(every: Sequence[FlowSlots], halted: asyncio.Future[None]) -> bool:

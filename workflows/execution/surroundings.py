@@ -16,6 +16,7 @@ from eventbus.lowlevel import (
     Ambient,
     Attempt,
     Emits,
+    HasLifespans,
     Outcome,
     Passing,
     Signal,
@@ -128,11 +129,12 @@ class Recorder(Protocol):
         ...
 
 
-class Tools(Emits[Any], Protocol):
+class Tools(HasLifespans, Protocol):
     """What the code and its steps emit with and share."""
 
-    def shared(self, lifespan: Callable[..., Any], /) -> Any:
-        """Return the value that a lifespan of this worker yielded."""
+    @property
+    def emits(self) -> Emits[Any]:
+        """What to emit with where the caller runs."""
         ...
 
 

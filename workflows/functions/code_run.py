@@ -257,7 +257,7 @@ class Call(Part, Generic[R]):
         elif self.is_recorded and (full := self.run.full(self.scope)) is not None:
             self.settle(error=full)
         else:
-            begun = self.run.history.begun(self.position)
+            begun = self.run.history.begun.get(self.position)
             if begun is not None:
                 self.scope.has_news = False
             self.start(begun)

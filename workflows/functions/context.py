@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from eventbus import DefinitionError, EmitKeywords, Event, UsageError
-from eventbus.lowlevel import Codec, Duration, Logger, get_logger, seconds, shown, trace_facts, trace_id_of
-from workflows.definition.flow_definition import (
-    AnyWorkflow,
-    FlowDefinition,
-    MachineClass,
+from eventbus.lowlevel import (
+    Codec,
+    Duration,
+    HasLifespans,
+    LifespanValues,
+    Logger,
+    get_logger,
+    seconds,
+    shown,
+    trace_facts,
+    trace_id_of,
 )
+from workflows.definition.flow_definition import AnyWorkflow, FlowDefinition, MachineClass
 from workflows.definition.signal import Signal
 from workflows.definition.task import Task, as_task, check_rule
 from workflows.functions.calls.child_call import FlowCall
@@ -54,7 +60,7 @@ T4 = TypeVar("T4")
 _PAYLOAD = TypeVar("_PAYLOAD")
 
 
-class FlowContext(CodeContext[I]):
+class FlowContext(CodeContext[I], LifespanValues):
     """The argument of a durable function. Its calls are recorded; await them where you make them.
 
     `input` is the input of the flow. `meta` and `correlation_id` are those of its caller. `run` counts from
@@ -387,16 +393,9 @@ class FlowContext(CodeContext[I]):
         """
         return self._run.around.worker
 
-    @overload
-    def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
-    @overload
-    def shared(self, lifespan: Callable[..., AbstractAsyncContextManager[S]]) -> S: ...
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return the value that a function decorated with `@provider.lifespan` yielded in this worker.
-
-        Give it to steps as an argument.
-        """
-        return self._run.around.tools.shared(lifespan)
+    @property
+    def _lifespans(self) -> HasLifespans:
+        return self._run.around.tools
 
     def _has_patch(self, scope: Scope, name: str) -> bool:
         history, position = self._run.history, scope.position(scope.count)

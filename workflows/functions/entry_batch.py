@@ -18,10 +18,7 @@ from workflows.execution.step_attempt import cleared
 from workflows.functions.calls.child_call import ChildCall
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.calls.wait_call import SleepCall, WaitCall
-from workflows.functions.code_run import (
-    Call,
-    CodeRun,
-)
+from workflows.functions.code_run import Call, CodeRun
 from workflows.functions.history import split_position
 from workflows.records.entries import Entry, chosen_id
 
@@ -138,7 +135,7 @@ def _in_order(run: CodeRun) -> list[TimedCall[Any]]:
     """Return the pending calls, those that began first before the others."""
 
     def began(call: TimedCall[Any]) -> tuple[int, list[int]]:
-        record = run.history.begun(call.position)
+        record = run.history.begun.get(call.position)
         return (
             record.number if record is not None else run.history.number + 1,
             split_position(call.position),

@@ -69,8 +69,10 @@ class History:
         self.number: int = number
         self.first: int = number
         self.size: int = 0
-        self._begun: dict[str, Record] = {}
-        self._ended: dict[str, Record] = {}
+        self.begun: dict[str, Record] = {}
+        """The last entry of each call, by its position, that tells of its beginning."""
+        self.ended: dict[str, Record] = {}
+        """The entry of each call about its end, by its position."""
         self._highest: dict[str, int] = {}
         self._loose: dict[str, list[Record]] = {}
         """Records that count only if the code asks for them, by position, the oldest first."""
@@ -108,14 +110,14 @@ class History:
         A loose record counts from now on if it is of this call, and it `fits`.
         """
         loose = self._loose.get(position)
-        if loose and position not in self._begun and position not in self._ended:
+        if loose and position not in self.begun and position not in self.ended:
             begun = next(record.entry for record in loose if record.entry.name == loose[-1].entry.name)
             is_same = (begun.name, family_of(begun)) == (name, family)
             if is_same and (fits is None or fits(loose[-1].entry)):
                 for record in self._loose.pop(position):
                     if record.entry.name == name:
                         self._take(record)
-        return self._ended.get(position)
+        return self.ended.get(position)
 
     def has_loose(self, scope: str, number: int) -> bool:
         """Tell whether a scope has a loose record from a number on."""
@@ -150,9 +152,9 @@ class History:
         elif kind == "cut":
             self._doubtful.discard(place)
         if kind in ENDS:
-            self._ended[place] = record
+            self.ended[place] = record
         elif kind in _FAMILIES:
-            self._begun[place] = record
+            self.begun[place] = record
 
     def _note_child(self, entry: Entry) -> None:
         if entry.kind == "child":
@@ -167,19 +169,9 @@ class History:
             return []
         return [entry for place, entry in self.open_children.items() if is_under(place, self._lost)]
 
-    def ended(self, position: str) -> Record | None:
-        """Return the record of the end of a call; None if it did not end."""
-        return self._ended.get(position)
-
-    def begun(self, position: str) -> Record | None:
-        """Return the record of the beginning of a call that waits, or of its last attempt; None
-        without one.
-        """
-        return self._begun.get(position)
-
     def at(self, position: str) -> Entry | None:
         """Return the entry that tells the kind and the name of a call; None if nothing is recorded of it."""
-        record = self._begun.get(position) or self._ended.get(position)
+        record = self.begun.get(position) or self.ended.get(position)
         return None if record is None else record.entry
 
     def is_doubtful(self, position: str) -> bool:

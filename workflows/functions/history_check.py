@@ -11,7 +11,7 @@ import decimal
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -198,10 +198,8 @@ class _NoTools:
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         del lifespan
 
-    def emit(self, *_: Any, **__: Any) -> Any:
-        raise UsageError("a check of a history emits nothing")
-
-    def emit_many(self, *_: Any, **__: Any) -> Any:
+    @property
+    def emits(self) -> NoReturn:
         raise UsageError("a check of a history emits nothing")
 
 

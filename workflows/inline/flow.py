@@ -54,7 +54,14 @@ from workflows.inline.inner import InnerFlow, Opening, OpenInner
 from workflows.inline.memory_recorder import MemoryRecorder
 from workflows.records.ids import member_id, split_item
 from workflows.records.records import StepRecord, error_text, read_flow, revive_flow
-from workflows.records.report import FlowReport, FlowState, FlowStatus, RollbackReport, nested_progress
+from workflows.records.report import (
+    FlowReport,
+    FlowState,
+    FlowStatus,
+    RollbackReport,
+    StepReport,
+    nested_progress,
+)
 
 __all__ = ["InlineFlow", "InlineSurroundings"]
 
@@ -213,10 +220,7 @@ class InlineFlow:
             workflow=self.workflow.name,
             state=self.shown_state,
             rollback=self.rollback,
-            steps={
-                name: run.report(self.codecs, progress=self._progress_of(run))
-                for name, run in self._state.steps.items()
-            },
+            steps={name: self._report_of(run) for name, run in self._state.steps.items()},
             order=[
                 run.step.name for run in self._state.ended if run.state == "completed" and run.owner is None
             ],
@@ -224,6 +228,11 @@ class InlineFlow:
                 RollbackReport(step=path, error=error_text(failure)) for path, failure in self.outcomes
             ],
         )
+
+    def _report_of(self, run: StepRun) -> StepReport:
+        report = run.report(self.codecs, progress=self._progress_of(run))
+        goes_on = bool(run.child) and run.state == "waiting"  # its flow undoes itself
+        return msgspec.structs.replace(report, state="active") if goes_on else report
 
     def _progress_of(self, run: StepRun) -> Any:
         return self._children.progress(run.child) if run.child else self._graph.progress.read(run.step.name)
@@ -270,7 +279,7 @@ class InlineFlow:
                 failure = describe(error, attempts=attempts, declared=self.workflow.errors)
                 self.stop(Stop(cause="failed", step=COMPLETED, failure=failure, job=self.facts.flow_id))
                 return
-            await self._graph.pause(delay)
+            await self._graph.pauses.wait(delay)
 
     async def _call_completed(self, attempt: int) -> str:
         return await run_completed(self.workflow, self._hook_context(attempt), self._around.call_sync)
@@ -366,9 +375,9 @@ class _StepFlows(InlineChildren):
             )
         )
 
-    def end_of(self, child_id: str) -> asyncio.Future[Outcome]:
+    def end_of(self, child: str) -> asyncio.Future[Outcome]:
         """Return the future of the end of a flow."""
-        return self.follow_lost(child_id)
+        return self.follow_lost(child)
 
     async def is_stopping(self) -> bool:
         """Tell whether the flow around them stops."""

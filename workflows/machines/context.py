@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, Unpack
 import msgspec
 
 from eventbus import Emission, EmitKeywords, Event, StoreRefused, UsageError
-from eventbus.lowlevel import Codec, Logger, get_logger, shown
+from eventbus.lowlevel import Codec, HasLifespans, LifespanValues, Logger, get_logger, shown
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
 from workflows.execution.surroundings import Surroundings
@@ -42,7 +42,7 @@ class NewChild(msgspec.Struct, frozen=True):
     given: bytes
 
 
-class MachineContext(Generic[S]):
+class MachineContext(LifespanValues, Generic[S]):
     """What a transition, a guard and a rollback get: `async def prepare(self, ctx: MachineContext[Draft])`.
 
     `state` is a copy of the machine's state: change it, or set another one. It is recorded with the move, as
@@ -187,11 +187,11 @@ class MachineContext(Generic[S]):
         Give it an `idempotency_key`, such as `ctx.key`, if it must not be sent twice.
         """
         self._check_open("emit")
-        return self._around.tools.emit(event, payload, **options)
+        return self._around.tools.emits.emit(event, payload, **options)
 
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return the value that a lifespan of the provider yielded for this worker."""
-        return self._around.tools.shared(lifespan)
+    @property
+    def _lifespans(self) -> HasLifespans:
+        return self._around.tools
 
     # For the run of the machine.
 

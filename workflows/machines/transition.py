@@ -17,11 +17,11 @@ from typing import Any, Final, Generic, Literal, Never, TypeAlias, TypeVar, cast
 
 from msgspec import UNSET, UnsetType
 
-from eventbus import DefinitionError, PayloadError, Retry
-from eventbus.lowlevel import Codec, Duration, is_untyped, seconds, shown
+from eventbus import DefinitionError, Retry
+from eventbus.lowlevel import Duration, is_untyped, seconds, shown
 from workflows.definition.checks.options import check_retry, check_timeout
 from workflows.definition.checks.signature import accepts, check_function, is_async, name_of, taken_by, told
-from workflows.definition.codecs import MAX_VALUE
+from workflows.definition.message_type import MessageType
 from workflows.machines.context import MachineContext
 from workflows.machines.settled import Settled
 from workflows.records.ids import check_step_name
@@ -53,7 +53,7 @@ Answer: TypeAlias = bool | Awaitable[bool]
 Guard: TypeAlias = Callable[..., Answer]
 
 
-class Transition(Generic[P]):
+class Transition(MessageType[P]):
     """One transition, as an attribute of its machine's class. Do not change the attributes.
 
     `sources` are the places that it leads from, and `target` the one that it leads to. `payload` is the type
@@ -78,7 +78,7 @@ class Transition(Generic[P]):
         self.timeout: float | None = check_timeout(options["timeout"], self.where)
         self.error_place: str | None = options["error_place"]
         self.undo: Callable[..., Any] | None = None
-        self._codec = Codec(self.payload, role="payload", owner=self.name, max_bytes=MAX_VALUE)
+        super().__init__(self.name, self.payload, self.where)
         self._check()
 
     @property
@@ -116,19 +116,7 @@ class Transition(Generic[P]):
         """
         if not self.waits:
             raise DefinitionError(f"{self.where} waits for no trigger: it fires by itself")
-        try:
-            return self._codec.encode(payload).decode()
-        except PayloadError as error:
-            raise PayloadError(
-                f"the payload of {self.where} failed its validation: {error}",
-                event=self.name,
-                path=error.path,
-                role="payload",
-            ) from error
-
-    def decode(self, text: str | bytes | memoryview) -> P:
-        """Return the payload in JSON text. Raises PayloadError if it does not fit."""
-        return self._codec.decode(text)
+        return super().encode(payload)
 
     def __repr__(self) -> str:
         return f"Transition({self.name!r})"

@@ -196,7 +196,7 @@ class Jobs(Namespace):
     async def cancel(self, job_id: str, reason: str = "") -> bool:
         """Cancel a job with the jobs of its groups, or a root with its tree, as `EventProvider.cancel`."""
         emitter = self._life.running("cancel a job")
-        return await emitter.cancel(check_job_id(job_id), reason, call_timeout=self._call_timeout)
+        return await emitter.tracker.cancel(check_job_id(job_id), reason, call_timeout=self._call_timeout)
 
     async def promote(self, job_id: str) -> bool:
         """Make a delayed job due now, also one that waits for its next attempt."""

@@ -72,7 +72,7 @@ def dashboard(
     try:
         return run(_serve(provider, server, reads_only=read_only))
     finally:
-        server.close()
+        server.socket.close()
 
 
 async def _serve(provider: EventProvider, server: DashboardServer, *, reads_only: bool) -> int:

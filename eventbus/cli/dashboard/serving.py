@@ -69,7 +69,7 @@ class DashboardServer:
             trusted_proxies=options.trusted_proxies,
         )
         self._options = options
-        self._socket = _listen(options.host, options.port)
+        self.socket = _listen(options.host, options.port)
         config = uvicorn.Config(
             self._dashboard,
             log_config=None,
@@ -88,7 +88,7 @@ class DashboardServer:
     @property
     def url(self) -> str:
         """The URL to open; on a port that only this machine reaches, with a new code."""
-        host, port = self._options.host, self._socket.getsockname()[1]
+        host, port = self._options.host, self.socket.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         origin = self._options.public_origin or f"http://{shown}:{port}"
         base = f"{origin}{(self._options.base_path or '').rstrip('/')}"
@@ -98,15 +98,11 @@ class DashboardServer:
 
     async def serve(self) -> None:
         """Answer requests until `request_stop`, or until cancelled."""
-        await self._server.serve(sockets=[self._socket])
+        await self._server.serve(sockets=[self.socket])
 
     def request_stop(self) -> None:
         """Take no more requests, and end with those that are open, within three seconds."""
         self._server.should_exit = True
-
-    def close(self) -> None:
-        """Let the port go."""
-        self._socket.close()
 
 
 def _read_token(path: Path) -> str:

@@ -99,14 +99,14 @@ class Claimer:
         self._rotation = QueueRotation(self._slots.quota)
         self.retirement: Retirement = Retirement(self._slots, self._rotation, self.executor, self.settles)
         self.handed: HandedJobs = HandedJobs(store, worker)
-        self._due = DueTimer(self._poke)
+        self.due = DueTimer(self._poke)
         self._on_duty = on_duty
         self._is_draining = False
         self._poked = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._settled = asyncio.Event()
-        self._settled.set()
+        self.settled = asyncio.Event()
+        self.settled.set()
         self._owed_timer: asyncio.TimerHandle | None = None
 
     def read_jobs(self) -> list[str]:
@@ -129,10 +129,6 @@ class Claimer:
         for queue in self._consumers:
             self._rotation.look_at(queue)
         self._poke()
-
-    def look_due(self) -> None:
-        """Take a turn, because something may be due in the server."""
-        self._due.ring()
 
     def notice(self, *queues: str) -> None:
         """Ask these queues in the next turns, because they may have work; others' queues are ignored."""
@@ -179,7 +175,7 @@ class Claimer:
         while not self.is_idle:
             await self._quiet.wait()
             await self.executor.wait_ended()
-            await self._settled.wait()
+            await self.settled.wait()
         before = self.claimed
         self.handed.refuse()
         with self._slots.open_each():
@@ -199,14 +195,10 @@ class Claimer:
         something is due.
         """
         queues = self._rotation.take_all()
-        if not queues and self._due.is_known:
+        if not queues and self.due.is_known:
             queues = list(self._consumers)[:1]
         if queues:
             await self._store.rearm(self.pool, queues)
-
-    async def wait_settled(self) -> None:
-        """Wait until every settle was answered and no call is under way."""
-        await self._settled.wait()
 
     async def run(self) -> None:
         """Take turns until cancelled; the worker runs this as one of its tasks."""
@@ -217,7 +209,7 @@ class Claimer:
         finally:
             self._suspects.close()
             self._appends.close()
-            self._due.close()
+            self.due.close()
             if self._owed_timer is not None:
                 self._owed_timer.cancel()
 
@@ -238,7 +230,7 @@ class Claimer:
             queues = self._choose()
             enough = _ENOUGH if is_second else 1
             rows = len(self.settles) + len(self._appends)
-            if not (queues or rows >= enough or (self._due.is_due and not is_second)):
+            if not (queues or rows >= enough or (self.due.is_due and not is_second)):
                 break
             await self._turn(lane, queues)
         self._poked.clear()
@@ -269,8 +261,8 @@ class Claimer:
         # A settle needs its queue's retention in the same call, so queues that are not asked go with quota 0.
         others = {queue for queue, _ in settles}.difference(asked)
         queues.extend(self._queue_row(queue, 0) for queue in others)
-        self._due.is_due = False
-        self._settled.clear()
+        self.due.is_due = False
+        self.settled.clear()
         self._rotation.ask(asked)
         idle = self.handed.offer(is_idle=self._is_free(asked, running=0))
         lane.begin()
@@ -323,7 +315,7 @@ class Claimer:
         gave = {queues[row.queue - 1].queue for row in answer.claims}
         self._rotation.answered(asked, (queues[place - 1].queue for place in answer.more), gave)
         self._rotation.note(queue for queue in answer.woken if queue in self._consumers)
-        self._due.expect(answer.next_due, answer.now)
+        self.due.expect(answer.next_due, answer.now)
         if answer.has_duty and self._on_duty is not None and not self._is_draining:
             self._on_duty()
         self._note_foreign(answer.foreign, asked)
@@ -343,7 +335,7 @@ class Claimer:
 
     def _settle(self, job: Job, settle: Settle) -> None:
         row = self.settles.begin(job, settle)
-        self._settled.clear()
+        self.settled.clear()
         self._suspects.ended(job.id)
         if self.handed.is_short(job, settle) and self._is_free([], running=1):
             self._settle_alone(job, row)
@@ -389,7 +381,7 @@ class Claimer:
 
     def _note_settled(self) -> None:
         if not self.settles.unsettled:
-            self._settled.set()
+            self.settled.set()
 
     def _cost_of(self, queue: str) -> int:
         return _FOLLOWED if self._consumers[queue].follows else 1

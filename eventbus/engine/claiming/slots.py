@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 
-from eventbus.engine.consumer import Consumer, SharingConsumer
+from eventbus.engine.consumer import Consumer, SharedSlots, SharingConsumer
 from eventbus.engine.executor import Executor
 from eventbus.store.bounds import CALL_ROWS
 from eventbus.store.scripting.turn_rows import TurnQueue
@@ -46,14 +46,14 @@ class Slots:
         self._asked_of: Counter[str] = Counter()
         self.closed: set[str] = set()
         """Queues of which this worker takes no more jobs, though jobs of them may still run here."""
-        self.sharing: dict[str, SharingConsumer] = {}
+        self.sharing: dict[str, SharedSlots] = {}
         """Queues whose jobs share slots."""
 
     def note_sharing(self, queue: str) -> None:
         """Note whether the jobs of a queue share slots, from its consumer."""
         consumer = self._consumers[queue]
         if isinstance(consumer, SharingConsumer):
-            self.sharing[queue] = consumer
+            self.sharing[queue] = consumer.gathering
         else:
             self.sharing.pop(queue, None)
 

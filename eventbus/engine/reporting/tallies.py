@@ -15,15 +15,7 @@ from __future__ import annotations
 from eventbus.engine.job import Job, Settle
 from eventbus.model import clock
 from eventbus.model.histogram import bucket_of
-from eventbus.store.calls.history_store import (
-    CANCELLED,
-    COMPLETED,
-    EXPIRED,
-    FAILED,
-    RETRIED,
-    RUNS,
-    WAITS,
-)
+from eventbus.store.calls.history_store import CANCELLED, COMPLETED, EXPIRED, FAILED, RETRIED, RUNS, WAITS
 from eventbus.store.scripting.turn_rows import SettleRow
 
 __all__ = ["Tallies"]

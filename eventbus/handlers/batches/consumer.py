@@ -55,41 +55,23 @@ class BatchConsumer(HandlerConsumer):
         self, subscription: Subscription, processes: ProcessPool
     ) -> Callable[[Job, EventMessage, Any], Awaitable[Any]]:
         del processes
-        self._gathering = Gathering(
+        self.gathering = Gathering(
             self._batch, self._concurrency, self._run_call, on_begin=self._on_begin, on_room=self._on_room
         )
-        return self._within_middleware(self._gathering.put, subscription.route.payload)
+        return self._within_middleware(self.gathering.put, subscription.route.payload)
 
     @property
     def concurrency(self) -> int:
         """How many jobs may run here: those in calls, and as many as the calls that may begin can take."""
-        return self._gathering.in_calls + self._gathering.room
-
-    def slots_of(self, jobs: int) -> int:
-        """Return how many slots of the worker that many jobs take: one for each call."""
-        return self._gathering.slots_of(jobs)
-
-    def room_for(self, jobs: int, slots: int) -> int:
-        """Return how many more jobs fit into the call that gathers, and into as many further calls as there
-        are `slots`.
-        """
-        return self._gathering.room_for(jobs, slots)
+        return self.gathering.in_calls + self.gathering.room
 
     async def run(self, job: Job) -> Settle:
         """Run the job as `HandlerConsumer.run` does, with the errors of that."""
-        if self._gathering.context is None:
+        if self.gathering.context is None:
             # No facts of the job are set yet, so this is what surrounds every job of the queue.
-            self._gathering.context = contextvars.copy_context()
-            self._gathering.context.run(ATTEMPT.set, ...)  # a call has jobs of any attempt
+            self.gathering.context = contextvars.copy_context()
+            self.gathering.context.run(ATTEMPT.set, ...)  # a call has jobs of any attempt
         return await super().run(job)
-
-    def give_up(self, job: Job) -> None:
-        """Free the place of the call that goes on for this job alone, against its cancellations."""
-        self._gathering.give_up(job)
-
-    def hurry(self) -> None:
-        """Let no job wait for others from now on."""
-        self._gathering.hurry()
 
     def _on_begin(self, item: Item) -> None:
         timeout = self._timeout if item.message.timeout is None else item.message.timeout / 1000 or None

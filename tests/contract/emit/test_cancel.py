@@ -10,15 +10,7 @@ from typing import Any
 
 import pytest
 
-from eventbus import (
-    DefinitionError,
-    Event,
-    EventContext,
-    EventProvider,
-    JobCancelled,
-    Retry,
-    UnknownJob,
-)
+from eventbus import DefinitionError, Event, EventContext, EventProvider, JobCancelled, Retry, UnknownJob
 
 pytestmark = pytest.mark.virtual
 

@@ -240,7 +240,7 @@ async def test_nobody_is_left_in_the_tracker_after_a_cancelled_wait_for_a_result
     with pytest.raises(asyncio.CancelledError):
         await task
     assert desk.provider._life.emitter is not None  # pyright: ignore[reportPrivateUsage]
-    assert desk.provider._life.emitter._tracker.waiting == 1  # pyright: ignore[reportPrivateUsage]
+    assert desk.provider._life.emitter.tracker.waiting == 1  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_emit_from_another_thread_is_refused_with_the_way_out(desk: Desk) -> None:

@@ -254,7 +254,7 @@ async def test_an_emission_without_a_reply_holds_nothing_back_once_its_add_is_an
     provider = make_provider()
     async with provider:
         provider.emit("nobody", 1, reply=False)
-        await provider._life.emitter.flush()  # pyright: ignore[reportOptionalMemberAccess]
+        await provider._life.emitter.buffer.flush()  # pyright: ignore[reportOptionalMemberAccess]
         await until(lambda: floors.names() == [], "it leaves, although the job waits")
 
 
@@ -284,7 +284,7 @@ async def test_an_add_whose_answer_is_lost_does_not_run_twice_however_soon_its_j
         await _sweep_on(other)
         assert floors.kept() == 1
         release.set()
-        await provider._life.emitter.flush()  # pyright: ignore[reportOptionalMemberAccess]
+        await provider._life.emitter.buffer.flush()  # pyright: ignore[reportOptionalMemberAccess]
         await provider.emit("ask", 2)
         assert runs == [1, 2]
 
@@ -293,7 +293,7 @@ async def test_a_stop_takes_the_emitter_out(make_provider: MakeProvider, floors:
     provider = make_provider()
     async with provider:
         provider.emit("nobody", 1)
-        await provider._life.emitter.flush()  # pyright: ignore[reportOptionalMemberAccess]
+        await provider._life.emitter.buffer.flush()  # pyright: ignore[reportOptionalMemberAccess]
         assert len(floors.names()) == 1
     assert floors.names() == []
 
@@ -303,5 +303,5 @@ async def test_providers_of_one_uplink_have_one_floor(make_provider: MakeProvide
     async with first, second:
         for provider in (first, second):
             provider.emit("nobody", 1)
-            await provider._life.emitter.flush()  # pyright: ignore[reportOptionalMemberAccess]
+            await provider._life.emitter.buffer.flush()  # pyright: ignore[reportOptionalMemberAccess]
         assert len(floors.names()) == 1

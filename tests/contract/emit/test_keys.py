@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 from drivers.records import change_record, read_record
 
-from eventbus import (
-    DefinitionError,
-    Event,
-    EventContext,
-    EventProvider,
-    HandlerError,
-    PayloadError,
-    Retry,
-)
+from eventbus import DefinitionError, Event, EventContext, EventProvider, HandlerError, PayloadError, Retry
 
 pytestmark = pytest.mark.virtual
 

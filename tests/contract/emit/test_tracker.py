@@ -45,11 +45,11 @@ class HeldAdd:
 
 def _tracker(provider: EventProvider) -> Any:
     assert provider._life.emitter is not None  # pyright: ignore[reportPrivateUsage]
-    return provider._life.emitter._tracker  # pyright: ignore[reportPrivateUsage]
+    return provider._life.emitter.tracker  # pyright: ignore[reportPrivateUsage]
 
 
 def _early(provider: EventProvider) -> Any:
-    return _tracker(provider)._waits._early
+    return _tracker(provider).waits._early
 
 
 @pytest.mark.parametrize("text", ["short", "x" * 20_000])
@@ -100,7 +100,7 @@ async def test_an_emission_may_end_while_its_answer_is_away(make_provider: MakeP
         held = HeldAdd(provider)
         emission = provider.emit("ask", idempotency_key="k")
         await held.is_done.wait()
-        _tracker(provider).forget(emission, ProviderStopped("for this test"))
+        _tracker(provider).waits.forget(emission, ProviderStopped("for this test"))
         held.release.set()
         with pytest.raises(ProviderStopped, match="for this test"):
             await emission
@@ -216,7 +216,7 @@ async def test_the_outcomes_of_the_runs_before_that_come_late_are_not_that_of_th
         return runs
 
     async with provider.worker():
-        waits = _tracker(provider)._waits
+        waits = _tracker(provider).waits
         late: list[Outcome] = []
         waits.settle = late.append  # what the stream brings
         job = provider.emit("ask", reply_timeout=None).job_id

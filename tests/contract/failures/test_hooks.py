@@ -12,15 +12,7 @@ from typing import Any
 
 import pytest
 
-from eventbus import (
-    DefinitionError,
-    Event,
-    EventContext,
-    EventProvider,
-    HandlerError,
-    JobFailure,
-    Retry,
-)
+from eventbus import DefinitionError, Event, EventContext, EventProvider, HandlerError, JobFailure, Retry
 from eventbus.handlers.failures import desk
 
 pytestmark = pytest.mark.virtual

@@ -11,15 +11,7 @@ import pytest
 from drivers.records import change_record
 from importable import process_handlers
 
-from eventbus import (
-    Batch,
-    Event,
-    EventContext,
-    EventProvider,
-    HandlerError,
-    JobFailure,
-    Retry,
-)
+from eventbus import Batch, Event, EventContext, EventProvider, HandlerError, JobFailure, Retry
 
 pytestmark = pytest.mark.virtual
 

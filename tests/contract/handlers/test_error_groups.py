@@ -12,16 +12,7 @@ from eventbus import Batch, EventProvider, HandlerError, JobError, Retry, Unreco
 from eventbus.model.names import shown
 from eventbus.telemetry.error_groups import ends_attempts, leaves_of
 from eventbus.telemetry.failure import is_answer, mark_awaited
-from workflows import (
-    FlowContext,
-    FlowError,
-    Pipeline,
-    StepContext,
-    Workflow,
-    WorkflowProvider,
-    durable,
-    task,
-)
+from workflows import FlowContext, FlowError, Pipeline, StepContext, Workflow, WorkflowProvider, durable, task
 
 MakeProvider = Callable[..., EventProvider]
 

@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 from importable import process_handlers
 
-from eventbus import (
-    EmissionExpired,
-    Event,
-    EventContext,
-    EventProvider,
-    HandlerError,
-    Retry,
-    Unrecoverable,
-)
+from eventbus import EmissionExpired, Event, EventContext, EventProvider, HandlerError, Retry, Unrecoverable
 from workflows import Workflow, WorkflowProvider
 
 pytestmark = pytest.mark.virtual

@@ -11,14 +11,7 @@ import pytest
 from importable import process_handlers
 from structlog.testing import capture_logs
 
-from eventbus import (
-    DefinitionError,
-    Event,
-    EventContext,
-    EventProvider,
-    Later,
-    Retry,
-)
+from eventbus import DefinitionError, Event, EventContext, EventProvider, Later, Retry
 from eventbus.model import clock
 
 pytestmark = pytest.mark.virtual

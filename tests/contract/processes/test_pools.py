@@ -16,14 +16,7 @@ from typing import Any
 import pytest
 from importable import process_handlers
 
-from eventbus import (
-    DefinitionError,
-    EventContext,
-    EventProvider,
-    HandlerError,
-    JobCancelled,
-    SyncContext,
-)
+from eventbus import DefinitionError, EventContext, EventProvider, HandlerError, JobCancelled, SyncContext
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]

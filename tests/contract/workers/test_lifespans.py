@@ -11,14 +11,7 @@ from typing import Any
 
 import pytest
 
-from eventbus import (
-    DefinitionError,
-    EventContext,
-    EventProvider,
-    ProviderStopped,
-    SyncContext,
-    UsageError,
-)
+from eventbus import DefinitionError, EventContext, EventProvider, ProviderStopped, SyncContext, UsageError
 
 pytestmark = pytest.mark.virtual
 

@@ -45,7 +45,7 @@ async def _try_to_emit(payload: Any, name: str, options: EmitOptions) -> None:
     for event in (name, "fine"):
         with contextlib.suppress(EventBusError):
             emitter.emit(routes.find(event), payload, options)
-    emitter._tracker.deadlines.close()  # pyright: ignore[reportPrivateUsage]
+    emitter.tracker.deadlines.close()  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("job", ["#a", "a!1", "a!1!20"])

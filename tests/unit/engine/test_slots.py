@@ -16,6 +16,10 @@ class Sharing:
     concurrency = 40
     follows = ()
 
+    @property
+    def gathering(self) -> Sharing:
+        return self
+
     def slots_of(self, jobs: int) -> int:
         return -(-jobs // 10)
 

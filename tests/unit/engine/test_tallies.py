@@ -12,15 +12,7 @@ from eventbus.engine.job import Job, Settle
 from eventbus.engine.reporting.tallies import Tallies
 from eventbus.model import clock
 from eventbus.model.histogram import bucket_of
-from eventbus.store.calls.history_store import (
-    CANCELLED,
-    COMPLETED,
-    EXPIRED,
-    FAILED,
-    RETRIED,
-    RUNS,
-    WAITS,
-)
+from eventbus.store.calls.history_store import CANCELLED, COMPLETED, EXPIRED, FAILED, RETRIED, RUNS, WAITS
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,7 @@ import pytest
 from drivers.machines.acting import Draft, Open, Until, act, broken, did, stands_at
 
 from eventbus import Later, Retry, UsageError
-from workflows import (
-    END,
-    FlowHandle,
-    FlowNotEnded,
-    MachineContext,
-    StateMachine,
-    transition,
-)
+from workflows import END, FlowHandle, FlowNotEnded, MachineContext, StateMachine, transition
 
 pytestmark = pytest.mark.virtual
 

@@ -13,15 +13,7 @@ from drivers.machines.acting import Draft, Open, Until, Verdict, act, did, stand
 
 from eventbus import DefinitionError, PayloadError, SignalRefused, UsageError
 from eventbus.lowlevel import JobClient
-from workflows import (
-    END,
-    FlowCancelled,
-    FlowHandle,
-    FlowTimeout,
-    MachineContext,
-    StateMachine,
-    transition,
-)
+from workflows import END, FlowCancelled, FlowHandle, FlowTimeout, MachineContext, StateMachine, transition
 
 pytestmark = pytest.mark.virtual
 

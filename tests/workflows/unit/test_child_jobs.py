@@ -55,11 +55,11 @@ def _member(name: str) -> Member:
 async def test_nobody_asks_after_a_child_that_came_as_the_time_of_the_question_was_up() -> None:
     server = _Server()
     children = server.open()
-    children.add(_member("first"))
+    children.add_member(_member("first"))
     await server.is_added.wait()
     await asyncio.sleep(0.001)  # it waits for the time of its next question
     later: list[asyncio.Future[Outcome]] = []
-    asyncio.get_running_loop().call_later(0.4, lambda: later.append(children.add(_member("later"))))
+    asyncio.get_running_loop().call_later(0.4, lambda: later.append(children.add_member(_member("later"))))
     time.sleep(0.45)  # noqa: ASYNC251  (both are due in one round of the event loop: question, then child)
     server.is_added.clear()
     await server.is_added.wait()
@@ -74,7 +74,7 @@ async def test_an_end_that_nobody_awaits_is_no_error_in_the_log() -> None:
     server = _Server("stopping")
     children = server.open()
     server.answers.clear()
-    end = children.add(_member("first"))
+    end = children.add_member(_member("first"))
     await server.is_asked_to_add.wait()
     closing = asyncio.ensure_future(children.close())
     await asyncio.sleep(0)
@@ -93,5 +93,5 @@ async def test_an_end_that_nobody_awaits_is_no_error_in_the_log() -> None:
 async def test_an_end_that_somebody_awaits_raises_why_it_was_not_added() -> None:
     children = _Server("stopping").open()
     with pytest.raises(FlowStops):
-        await children.add(_member("first"))
+        await children.add_member(_member("first"))
     await children.close()

@@ -25,18 +25,14 @@ class FlowCache:
     """Keeps the inputs and the records of some flows."""
 
     def __init__(self) -> None:
-        self._inputs: dict[str, msgspec.Raw] = {}
+        self.inputs: dict[str, msgspec.Raw] = {}
         self._records: dict[tuple[str, int], Mapping[str, StepRecord]] = {}
-
-    def input_of(self, flow_id: str) -> msgspec.Raw | None:
-        """Return the input of a flow as JSON; None if it is not kept."""
-        return self._inputs.get(flow_id)
 
     def keep_input(self, flow_id: str, given: msgspec.Raw) -> None:
         """Keep the input of a flow."""
-        self._inputs[flow_id] = given
-        while len(self._inputs) > _FLOWS:
-            del self._inputs[next(iter(self._inputs))]
+        self.inputs[flow_id] = given
+        while len(self.inputs) > _FLOWS:
+            del self.inputs[next(iter(self.inputs))]
 
     def records_of(self, flow_id: str, run: int) -> Mapping[str, StepRecord]:
         """Return the records that are kept of a run of a flow, by step."""

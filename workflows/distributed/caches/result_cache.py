@@ -35,7 +35,7 @@ class ResultCache:
 
     def __init__(self, jobs: JobClient) -> None:
         self._jobs = jobs
-        self._kept: dict[str, str] = {}
+        self.kept: dict[str, str] = {}
         self._bytes = 0
         self._waiting: list[tuple[Sequence[str], asyncio.Future[list[Outcome]]]] = []
         self._calls: set[asyncio.Task[None]] = set()
@@ -45,7 +45,7 @@ class ResultCache:
 
         Raises StoreError.
         """
-        kept = self._kept
+        kept = self.kept
         if all(job_id in kept for job_id in ids):
             return [Outcome(job_id, "completed", kept[job_id]) for job_id in ids]
         loop = asyncio.get_running_loop()
@@ -55,18 +55,14 @@ class ResultCache:
         self._waiting.append((ids, answer))
         return await answer
 
-    def kept(self, job_id: str) -> str | None:
-        """Return a record if it is kept here."""
-        return self._kept.get(job_id)
-
     def keep(self, job_id: str, text: str) -> None:
         """Keep the record of a completed job, which the server must have; drop the oldest past the limits."""
         if len(text) > _KEPT_TEXT:
             return
-        self._kept[job_id] = text
+        self.kept[job_id] = text
         self._bytes += len(text)
-        while self._bytes > _KEPT_BYTES or len(self._kept) > _KEPT:
-            self._bytes -= len(self._kept.pop(next(iter(self._kept))))
+        while self._bytes > _KEPT_BYTES or len(self.kept) > _KEPT:
+            self._bytes -= len(self.kept.pop(next(iter(self.kept))))
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []

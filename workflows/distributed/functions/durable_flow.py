@@ -197,7 +197,9 @@ class DurableFlow:
         if isinstance(ending, Completed):
             return complete(ending.output)
         if isinstance(ending, Asleep) and ending.children:
-            return await self._children.suspend(ending)
+            return await self._children.suspend(
+                ending.children, until_ms=ending.until_ms, listens=ending.listens
+            )
         if isinstance(ending, Asleep):
             return self.activation.sleep(until_ms=ending.until_ms, listens=ending.listens)
         if isinstance(ending, Diverged):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 
 from eventbus import DefinitionError, UnknownJob
-from eventbus.lowlevel import Member, Outcome, Settle
+from eventbus.lowlevel import Member, Outcome
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.job_tree import child_job
 from workflows.distributed.activation import Activation
@@ -21,7 +21,6 @@ from workflows.distributed.functions.task_jobs import describe_task
 from workflows.distributed.nested_flows import effective_timeout, flow_root
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.surroundings import Child
-from workflows.functions.endings import Asleep
 from workflows.functions.history import History
 from workflows.records.ids import workflow_of
 from workflows.records.records import FlowMessage
@@ -29,16 +28,14 @@ from workflows.records.records import FlowMessage
 __all__ = ["FlowChildren", "check_registered"]
 
 
-class FlowChildren:
+class FlowChildren(ChildJobs):
     """The children of one activation."""
 
     are_here = False
 
     def __init__(self, runtime: WorkerRuntime, activation: Activation, message: FlowMessage) -> None:
-        self._runtime = runtime
-        self._activation = activation
+        super().__init__(runtime, activation)
         self._message = message
-        self._core = ChildJobs(runtime, activation)
         self._open: set[str] = set()
         self._found: dict[str, Outcome] = {}
 
@@ -46,7 +43,7 @@ class FlowChildren:
         """Ask for the ends of the children that were open before this activation. Raises ServerAway."""
         children = [entry.child for entry in history.open_children.values()]
         self._open |= set(children)
-        self._found.update(await self._core.find_ended(children))
+        self._found.update(await self.find_ended(children))
 
     def check(self, workflow: AnyDefinition) -> None:
         """Raise DefinitionError for a workflow that is not registered with this flow's."""
@@ -57,13 +54,13 @@ class FlowChildren:
         found = self._found.get(child.id)
         if child.id in self._open and (found is None or found.state != "unknown"):
             return self.follow_lost(child.id)
-        return self._core.add(self._member(child))
+        return self.add_member(self._member(child))
 
     def follow_lost(self, child_id: str) -> asyncio.Future[Outcome]:
         """Return the future of the end of a child that is there, or never was."""
         found = self._found.get(child_id)
         if found is None:
-            return self._core.end_of(child_id)
+            return self.end_of(child_id)
         end: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         end.set_result(found)
         return end
@@ -72,23 +69,15 @@ class FlowChildren:
         """Stop a child. Raises ServerAway."""
         if child_id in self._found:
             return
-        while not self._core.drop(child_id):
+        while not self.drop(child_id):
             try:
                 await self._runtime.ask(self._runtime.jobs.cancel(child_id, reason))
             except UnknownJob:  # it is being added, or its record is gone
-                if not self._core.is_adding:
+                if not self.is_adding:
                     return
                 await asyncio.sleep(0.01)
             else:
                 return
-
-    async def suspend(self, ending: Asleep) -> Settle | None:
-        """Let the flow wait for its children, a time or a signal. Raises ServerAway."""
-        return await self._core.suspend(ending.children, until_ms=ending.until_ms, listens=ending.listens)
-
-    async def close(self) -> None:
-        """Ask no more."""
-        await self._core.close()
 
     def _member(self, child: Child) -> Member:
         job, flow_id = self._activation.job, self._activation.job.id

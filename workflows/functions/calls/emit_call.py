@@ -122,7 +122,7 @@ class EmitCall(StepCall[R]):
             }
         if self.is_sent_only and "reply" not in options:
             options["reply"] = False
-        emission = self.run.around.tools.emit(self._event, self._payload, **options)
+        emission = self.run.around.tools.emits.emit(self._event, self._payload, **options)
         await emission.enqueued()
         return await emission if self._has_outcome else None
 

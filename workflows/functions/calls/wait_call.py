@@ -12,11 +12,7 @@ import msgspec
 
 from eventbus.lowlevel import note_around
 from workflows.definition.signal import Signal
-from workflows.functions.code_run import (
-    CodeRun,
-    Scope,
-    TimedCall,
-)
+from workflows.functions.code_run import CodeRun, Scope, TimedCall
 from workflows.functions.history import Record
 from workflows.functions.origin import Origin, set_origin
 from workflows.records.entries import Entry, chosen_id
