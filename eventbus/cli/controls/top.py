@@ -14,10 +14,11 @@ from rich.text import Text
 
 from eventbus.admin.queues import QueueReport
 from eventbus.admin.workers import WorkerReport
-from eventbus.cli.controls.overview_views import tabulate_queues, tabulate_workers
+from eventbus.cli.controls.overview_views import QUEUES, list_workers
 from eventbus.cli.controls.watching import look
-from eventbus.cli.output import write_json
-from eventbus.cli.toolkit import UrlOption, moment, open_console
+from eventbus.cli.options import UrlOption
+from eventbus.cli.screen import open_console
+from eventbus.cli.times import moment
 from eventbus.model import clock
 from eventbus.provider import EventProvider
 
@@ -51,7 +52,7 @@ def top(
             round(clock.now() * 1000), await inspector.queues.list(), await inspector.workers.list()
         )
 
-    look(url, ask, write_json if as_json else _print, watch=not once)
+    look(url, ask, _print, as_json=as_json, watch=not once)
 
 
 def _print(found: _Glance) -> None:
@@ -60,8 +61,8 @@ def _print(found: _Glance) -> None:
         key=lambda each: (-(each.oldest or 0), -each.active, -each.waiting - each.delayed, each.name),
     )
     workers = sorted(found.workers, key=lambda each: (-each.running, each.name, each.id))
-    parts = [Text(_sum_up(found)), Text(""), tabulate_queues(queues[:_ROWS])]
-    parts += [Text(_more(queues, "queue")), tabulate_workers(workers[:_ROWS], found.at_ms)]
+    parts = [Text(_sum_up(found)), Text(""), QUEUES.table(queues[:_ROWS])]
+    parts += [Text(_more(queues, "queue")), list_workers(found.at_ms).table(workers[:_ROWS])]
     parts += [Text(_more(workers, "worker"))] if len(workers) > _ROWS else []
     open_console().print(Group(*parts))
 
