@@ -13,14 +13,14 @@ from starlette.responses import Response
 from eventbus._version import __version__
 from eventbus.dashboard.api.openapi import describe
 from eventbus.dashboard.api.stream import answer_stream
-from eventbus.dashboard.api.table import ACTS, READS, Act, Read
+from eventbus.dashboard.api.table import ACTS, READS
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.events.emissions import EmitOrder, WaitQuery
 from eventbus.dashboard.desk.flows.listing import FlowList
 from eventbus.dashboard.desk.jobs import JobPage
-from eventbus.dashboard.desk.queues import NoQuery
 from eventbus.dashboard.desk.repeats import Ordered
+from eventbus.dashboard.desk.rows import Act, NoQuery, Read
 from eventbus.dashboard.desk.schedules import ScheduleList
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import ACTIONS, Target

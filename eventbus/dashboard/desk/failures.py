@@ -13,12 +13,12 @@ import msgspec
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queue_views import event_of_queue
-from eventbus.dashboard.desk.queues import NoQuery
+from eventbus.dashboard.desk.rows import NoQuery, Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.problem import Problem
 
-__all__ = ["FailureLine", "FailureList", "find_group", "read_failures"]
+__all__ = ["READS", "find_group", "read_failures"]
 
 _FLOWS = "workflow."
 _MOST = 200
@@ -96,3 +96,6 @@ def _target(group: FailureGroup) -> Target:
 
 def _id_of(group: FailureGroup) -> str:
     return hashlib.sha256(f"{group.queue}\n{group.error}".encode("utf-8", "surrogatepass")).hexdigest()[:20]
+
+
+READS = (Read("/failures", "The failed jobs by their error.", FailureList, read_failures),)

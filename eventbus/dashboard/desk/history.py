@@ -7,10 +7,11 @@ import msgspec
 from eventbus.admin.history import Minute
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queues import find_queue
+from eventbus.dashboard.desk.rows import Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.model.histogram import Histogram
 
-__all__ = ["HistoryQuery", "HistoryView", "Period", "read_history"]
+__all__ = ["READS", "HistoryQuery", "HistoryView", "read_history"]
 
 
 class HistoryQuery(msgspec.Struct, frozen=True):
@@ -82,3 +83,14 @@ def _period(minute: Minute) -> Period:
         wait_p95=minute.waits.p95,
         run_p95=minute.runs.p95,
     )
+
+
+READS = (
+    Read(
+        "/queues/{queue}/history",
+        "What became of the jobs of a queue, by minute or hour.",
+        HistoryView,
+        read_history,
+        HistoryQuery,
+    ),
+)

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from eventbus.dashboard.desk.desk import Change, Desk, Reason
+from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.queue_views import event_of_queue
+from eventbus.dashboard.desk.rows import Order, Read, Subject
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
@@ -15,17 +16,13 @@ from eventbus.errors import DefinitionError, UsageError
 from eventbus.schedules.options import ScheduleReport
 
 __all__ = [
-    "PauseScheduleOrder",
+    "ACTS",
+    "READS",
     "ScheduleList",
-    "ScheduleOrder",
     "ScheduleView",
     "SchedulesQuery",
-    "pause_schedule",
     "read_schedule",
     "read_schedules",
-    "remove_schedule",
-    "resume_schedule",
-    "run_schedule",
 ]
 
 _ACTIONS: tuple[Action, ...] = ("schedule.edit", "schedule.run")
@@ -63,18 +60,6 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     may: list[str] = []
 
 
-class PauseScheduleOrder(msgspec.Struct, frozen=True):
-    """Why it is paused."""
-
-    reason: Reason = ""
-
-
-class ScheduleOrder(msgspec.Struct, frozen=True):
-    """Nothing more is said."""
-
-    reason: Reason = ""
-
-
 async def read_schedules(
     desk: Desk, caller: Caller, _path: dict[str, str], query: SchedulesQuery
 ) -> ScheduleList:
@@ -107,51 +92,29 @@ async def read_schedule(desk: Desk, caller: Caller, path: dict[str, str], _query
     )
 
 
-async def pause_schedule(
-    desk: Desk, caller: Caller, path: dict[str, str], order: PauseScheduleOrder
-) -> Change:
+async def pause_schedule(desk: Desk, caller: Caller, schedule: ScheduleReport, order: Order) -> Change:
     """Let a schedule fire no more until it is resumed."""
-    report, target = await _find(desk, caller, path["schedule"])
-
-    async def pause() -> Change:
-        reason = order.reason or f"paused by {caller.actor.name}"
-        await desk.provider.schedules.get(report.id).pause(reason)
-        return Change(changed=not report.paused, note="it is paused")
-
-    return await desk.act(caller, "schedule.edit", target, pause, reason=order.reason)
+    reason = order.reason or f"paused by {caller.actor.name}"
+    await desk.provider.schedules.get(schedule.id).pause(reason)
+    return Change(changed=not schedule.paused, note="it is paused")
 
 
-async def resume_schedule(desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder) -> Change:
+async def resume_schedule(desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: Order) -> Change:
     """Let a schedule fire again."""
-    report, target = await _find(desk, caller, path["schedule"])
-
-    async def resume() -> Change:
-        await desk.provider.schedules.get(report.id).resume()
-        return Change(changed=bool(report.paused), note="it is not paused")
-
-    return await desk.act(caller, "schedule.edit", target, resume, reason=order.reason)
+    await desk.provider.schedules.get(schedule.id).resume()
+    return Change(changed=bool(schedule.paused), note="it is not paused")
 
 
-async def run_schedule(desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder) -> Change:
+async def run_schedule(desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: Order) -> Change:
     """Make a job of a schedule now."""
-    report, target = await _find(desk, caller, path["schedule"])
-
-    async def run() -> Change:
-        job_id = await desk.provider.schedules.get(report.id).trigger()
-        return Change(changed=True, note=f"job {job_id} is made", job_id=job_id)
-
-    return await desk.act(caller, "schedule.run", target, run, reason=order.reason)
+    job_id = await desk.provider.schedules.get(schedule.id).trigger()
+    return Change(changed=True, note=f"job {job_id} is made", job_id=job_id)
 
 
-async def remove_schedule(desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder) -> Change:
+async def remove_schedule(desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: Order) -> Change:
     """Remove a schedule. The jobs that it has made stay."""
-    report, target = await _find(desk, caller, path["schedule"])
-
-    async def remove() -> Change:
-        done = await desk.provider.schedules.remove(report.id)
-        return Change(changed=done, note="it is removed")
-
-    return await desk.act(caller, "schedule.edit", target, remove, reason=order.reason)
+    done = await desk.provider.schedules.remove(schedule.id)
+    return Change(changed=done, note="it is removed")
 
 
 async def _find(desk: Desk, caller: Caller, schedule: str) -> tuple[ScheduleReport, Target]:
@@ -164,6 +127,9 @@ async def _find(desk: Desk, caller: Caller, schedule: str) -> tuple[ScheduleRepo
     target = _target(report)
     desk.demand_sight(caller, target, f"schedule {schedule!r}")
     return report, target
+
+
+SCHEDULE: Subject[ScheduleReport] = Subject("/schedules/{schedule}", _find)
 
 
 def _place(report: ScheduleReport) -> tuple[int, str]:
@@ -180,3 +146,15 @@ def _read_cursor(cursor: str) -> tuple[int, str]:
 
 def _target(report: ScheduleReport) -> Target:
     return Target("schedule", report.id, event_of_queue(report.queue))
+
+
+READS = (
+    Read("/schedules", "A page of the schedules.", ScheduleList, read_schedules, SchedulesQuery),
+    Read("/schedules/{schedule}", "One schedule, and its next slots.", ScheduleView, read_schedule),
+)
+ACTS = (
+    SCHEDULE.row("pause", "Pause a schedule.", "schedule.edit", Order, pause_schedule),
+    SCHEDULE.row("resume", "Resume a schedule.", "schedule.edit", Order, resume_schedule),
+    SCHEDULE.row("run", "Make a job of a schedule now.", "schedule.run", Order, run_schedule),
+    SCHEDULE.row("remove", "Remove a schedule.", "schedule.edit", Order, remove_schedule, method="DELETE"),
+)

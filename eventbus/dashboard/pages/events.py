@@ -13,8 +13,8 @@ from eventbus.dashboard.desk.desk import Desk, Reason
 from eventbus.dashboard.desk.events.catalog import read_event, read_events
 from eventbus.dashboard.desk.events.emissions import EmitOrder, emit_event
 from eventbus.dashboard.desk.events.schemas import fields_of, payload_of
-from eventbus.dashboard.desk.queues import NoQuery
 from eventbus.dashboard.desk.repeats import Ordered
+from eventbus.dashboard.desk.rows import NoQuery
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.rendering import Renderer

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eventbus.dashboard.api.routes import Handler
-from eventbus.dashboard.api.table import ACTS, Act
+from eventbus.dashboard.api.table import ACTS
 from eventbus.dashboard.desk import (
     audit,
     failures,
@@ -25,6 +25,7 @@ from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.queue_views import QueueView
 from eventbus.dashboard.desk.repeats import Ordered
+from eventbus.dashboard.desk.rows import Act, NoQuery
 from eventbus.dashboard.desk.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
@@ -74,7 +75,7 @@ class Pages:
         ]
 
     async def _overview(self, request: Request, caller: Caller, links: Links) -> Response:
-        found = await queues.read_queues(self._desk, caller, {}, queues.NoQuery())
+        found = await queues.read_queues(self._desk, caller, {}, NoQuery())
         # The busiest ones, if there are very many: a page of all would be megabytes.
         busiest = sorted(found.queues, key=_busyness, reverse=True)[:_MOST_QUEUES]
         shown = sorted(busiest, key=lambda view: view.queue)
@@ -90,7 +91,7 @@ class Pages:
 
     async def _queue(self, request: Request, caller: Caller, links: Links) -> Response:
         names, query = names_in(request), read_query(request, jobs.JobsQuery, "done")
-        view = await queues.read_queue(self._desk, caller, names, queues.NoQuery())
+        view = await queues.read_queue(self._desk, caller, names, NoQuery())
         told = await history.read_history(self._desk, caller, names, history.HistoryQuery())
         state, listed = query.state[0], None
         if "job.read" in view.may:
@@ -125,7 +126,7 @@ class Pages:
         )
 
     async def _failures(self, request: Request, caller: Caller, links: Links) -> Response:
-        found = await failures.read_failures(self._desk, caller, {}, queues.NoQuery())
+        found = await failures.read_failures(self._desk, caller, {}, NoQuery())
         return self._page(request, caller, links, "failures", found=found)
 
     async def _bulk(self, request: Request, caller: Caller, links: Links) -> Response:
@@ -148,11 +149,11 @@ class Pages:
         )
 
     async def _operations(self, request: Request, caller: Caller, links: Links) -> Response:
-        found = await operations.read_operations(self._desk, caller, {}, queues.NoQuery())
+        found = await operations.read_operations(self._desk, caller, {}, NoQuery())
         return self._page(request, caller, links, "operations", operations=found.operations)
 
     async def _operation(self, request: Request, caller: Caller, links: Links) -> Response:
-        view = await operations.read_operation(self._desk, caller, names_in(request), queues.NoQuery())
+        view = await operations.read_operation(self._desk, caller, names_in(request), NoQuery())
         return self._page(request, caller, links, "operation", view=view, operation=view.operation)
 
     async def _audit(self, request: Request, caller: Caller, links: Links) -> Response:
@@ -161,11 +162,11 @@ class Pages:
         return self._page(request, caller, links, "audit", page=page, query=query)
 
     async def _workers(self, request: Request, caller: Caller, links: Links) -> Response:
-        found = await workers.read_workers(self._desk, caller, {}, queues.NoQuery())
+        found = await workers.read_workers(self._desk, caller, {}, NoQuery())
         return self._page(request, caller, links, "workers", workers=found.workers)
 
     async def _server(self, request: Request, caller: Caller, links: Links) -> Response:
-        view = await server.read_server(self._desk, caller, {}, queues.NoQuery())
+        view = await server.read_server(self._desk, caller, {}, NoQuery())
         return self._page(request, caller, links, "server", view=view, server=view.server)
 
     async def _tail(self, request: Request, caller: Caller, links: Links) -> Response:
