@@ -70,13 +70,11 @@ async def _read_groups(desk: Desk, caller: Caller) -> list[FailureGroup]:
         error = desk.redaction(caller, _target(group)).error(group.error)
         other = found.get((group.queue, error))
         newest = group if other is None or group.newest_ms > other.newest_ms else other
-        found[group.queue, error] = FailureGroup(
+        found[group.queue, error] = msgspec.structs.replace(
+            newest,
             error=error,
-            queue=group.queue,
             count=group.count + (other.count if other else 0),
-            newest_ms=newest.newest_ms,
             oldest_ms=min(group.oldest_ms, other.oldest_ms if other else group.oldest_ms),
-            sample=newest.sample,
         )
     return sorted(found.values(), key=lambda each: -each.count)
 

@@ -70,19 +70,9 @@ async def read_history(desk: Desk, caller: Caller, path: dict[str, str], query: 
 
 
 def _period(minute: Minute) -> Period:
-    return Period(
-        at_ms=minute.at_ms,
-        completed=minute.completed,
-        failed=minute.failed,
-        cancelled=minute.cancelled,
-        expired=minute.expired,
-        retried=minute.retried,
-        stalled=minute.stalled,
-        waiting=minute.waiting,
-        oldest_ms=minute.oldest_ms,
-        wait_p95=minute.waits.p95,
-        run_p95=minute.runs.p95,
-    )
+    fields = msgspec.structs.asdict(minute)
+    waits, runs = fields.pop("waits"), fields.pop("runs")
+    return Period(**fields, wait_p95=waits.p95, run_p95=runs.p95)
 
 
 READS = (

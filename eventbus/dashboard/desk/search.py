@@ -76,15 +76,8 @@ async def _by_name(desk: Desk, caller: Caller, wanted: str) -> Found:
     except (UnknownJob, Problem):
         pass
     else:
-        job = FoundJob(
-            id=report.id,
-            queue=report.queue,
-            state=report.state,
-            attempts=report.attempts,
-            created_ms=report.created_ms,
-            ended_ms=report.ended_ms,
-        )
-        return Found(jobs=[job])
+        job = msgspec.convert(report, FoundJob, from_attributes=True)
+        return Found(jobs=[msgspec.structs.replace(job, error="")])
     known = await desk.queues.read()
     names = [
         each.queue

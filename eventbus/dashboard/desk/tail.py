@@ -147,18 +147,8 @@ class _Sight:
 
     def view(self, change: Change) -> ChangeView:
         """Return a change without what may be hidden."""
-        return ChangeView(
-            what=change.what,
-            position=change.position,
-            queue=change.queue,
-            job_id=change.job_id,
-            state=change.state,
-            at_ms=change.at_ms,
-            worker=change.worker,
-            attempt=change.attempt,
-            due_ms=change.due_ms,
-            note=self._note_of(change),
-        )
+        view = msgspec.convert(change, ChangeView, from_attributes=True)
+        return msgspec.structs.replace(view, note=self._note_of(change))
 
     def _note_of(self, change: Change) -> str:
         if change.what in _QUEUE_CHANGES:
