@@ -18,6 +18,7 @@ import msgspec
 from eventbus.admin.controls import QueueControls
 from eventbus.store.calls.control_store import Hindrance
 from eventbus.store.calls.silent_workers import SilentWorker
+from eventbus.store.readable import number_in
 
 __all__ = ["Holder", "ReasonKind", "StateReason", "Surroundings", "explain", "explain_orphan"]
 
@@ -94,16 +95,18 @@ def explain(
     """Return the reason for the state in a job's record. `worker` is who holds it."""
     state, text = fields.get("state", ""), ""
     if state in ("completed", "failed", "cancelled"):
-        return StateReason(kind="ended", text=f"It has ended as {state}.", since_ms=_number(fields, "ended"))
+        return StateReason(
+            kind="ended", text=f"It has ended as {state}.", since_ms=number_in(fields, "ended")
+        )
     if state == "active":
-        since = _number(fields, "claimed")
+        since = number_in(fields, "claimed")
         text = f"Worker {worker} has run it since {_time(since)}."
         return StateReason(kind="running", text=text, since_ms=since, by=worker)
     if state == "delayed":
         return _explain_delay(fields, around)
     if state == "waiting-children":
         what = "a signal" if "listens" in fields else "the jobs that it needs"
-        ends = _number(fields, "wakes")
+        ends = number_in(fields, "wakes")
         text = f"It waits for {what}" + (f", until {_time(ends)} at most." if ends else ".")
         return StateReason(kind="asleep" if "listens" in fields else "children", text=text, until_ms=ends)
     if state == "parked":
@@ -121,7 +124,7 @@ def explain(
 
 def explain_orphan(fields: Mapping[str, str], worker: str, lease_end: int) -> StateReason:
     """Return the reason of a job whose worker has not renewed its lease, which has ended."""
-    since = _number(fields, "claimed")
+    since = number_in(fields, "claimed")
     text = (
         f"Worker {worker} has run it since {_time(since)}, but has renewed no lease, which ended at "
         f"{_time(lease_end)}. "
@@ -131,7 +134,7 @@ def explain_orphan(fields: Mapping[str, str], worker: str, lease_end: int) -> St
 
 
 def _explain_delay(fields: Mapping[str, str], around: Surroundings) -> StateReason:
-    due = _number(fields, "due")
+    due = number_in(fields, "due")
     if before := fields.get("after", ""):
         text = f"It begins once job {before} of its key has ended."
         return StateReason(kind="job-before", **_with_holders(text, around))
@@ -139,7 +142,7 @@ def _explain_delay(fields: Mapping[str, str], around: Surroundings) -> StateReas
         return StateReason(
             kind="asleep", text=f"It waits for a signal, until {_time(due)} at most.", until_ms=due
         )
-    if attempts := _number(fields, "attempts"):
+    if attempts := number_in(fields, "attempts"):
         times = "once" if attempts == 1 else f"{attempts} times"
         text = f"It has failed {times}. Its next attempt is due at {_time(due)}."
         return StateReason(kind="retry", text=text, until_ms=due)
@@ -157,7 +160,7 @@ def _explain_wait(fields: Mapping[str, str], queue: QueueControls, around: Surro
         return StateReason(kind="paused", text=text, since_ms=queue.paused_ms, by=queue.paused_by)
     if not queue.workers:
         return _explain_unserved(name, around)
-    if _number(fields, "stalls") - _number(fields, "spared") >= _SUSPECT:
+    if number_in(fields, "stalls") - number_in(fields, "spared") >= _SUSPECT:
         text = (
             "Its workers died three times or more, "
             "so it waits until a worker can run it with few others, or alone."
@@ -229,11 +232,6 @@ def _with_holders(text: str, around: Surroundings) -> dict[str, Any]:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _number(fields: Mapping[str, str], name: str) -> int:
-    text = fields.get(name, "")
-    return int(text) if text.isdecimal() else 0
 
 
 def _time(unix_ms: int) -> str:
