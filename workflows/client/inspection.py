@@ -35,20 +35,22 @@ from workflows.client.reports.flow_values import with_values, without_long_value
 from workflows.client.reports.local_report import report_local
 from workflows.client.reports.machine_report import report_machine, tree_machine
 from workflows.client.reports.member_report import report_apart, report_item, report_member
-from workflows.client.rollbacks_around import rollbacks_around
 from workflows.client.step_progress import with_progress
 from workflows.definition.codecs import Codecs
 from workflows.distributed.activation import read_journal
+from workflows.functions.calls.kept import kept_entries
+from workflows.functions.rollbacks import undone_in
 from workflows.records.checkpoints import read_undone
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory, read_graph
-from workflows.records.ids import is_nested, split_item, starter_of, workflow_of
+from workflows.records.ids import is_nested, parent_of, split_item, starter_of, workflow_of
 from workflows.records.records import FlowMessage, error_text, read_message_of
 from workflows.records.report import (
     FlowReport,
     FlowState,
     FlowStatus,
     FlowTree,
+    RollbackReport,
     StepReport,
 )
 from workflows.records.status import is_seen_in, status_of
@@ -149,7 +151,7 @@ class _Look(NamedTuple):
         """
         if report.state != "completed":
             return report
-        found = await rollbacks_around(self.jobs, report.flow_id, self.deadline)
+        found = await _rollbacks_around(self.jobs, report.flow_id, self.deadline)
         return msgspec.structs.replace(report, rollbacks=[*report.rollbacks, *found]) if found else report
 
     async def _read_report(self, flow_id: str) -> FlowReport:
@@ -345,3 +347,39 @@ def _local_report(record: _Record, history: GraphHistory, codecs: Codecs | None,
 def _earlier(job: JobReport) -> list[str]:
     """Return the errors that another attempt or run followed; the final error is reported separately."""
     return job.errors[:-1] if job.state == "failed" else job.errors
+
+
+async def _rollbacks_around(jobs: JobClient, flow_id: str, deadline: float) -> list[RollbackReport]:
+    """Return the rollbacks of a flow that the flows around it have run, in running order, by the paths of its
+    own steps.
+
+    The steps of a sub-workflow that completed are undone as steps of the flow around it, and recorded there,
+    under the path of the sub-workflow. A record around it that is gone or cannot be read leaves the report as
+    it is.
+    """
+    place = parent_of(flow_id)
+    if place is None:
+        return []
+    outer = place.flow_id
+    page = await jobs.look(outer, limit=0, deadline=deadline)
+    try:
+        message = read_message_of(outer, page.root.get("body", ""))
+        entries = await read_journal(jobs, outer, page.root, deadline=deadline)
+        if message.durable:
+            undone = undone_in(kept_entries(entries).entries)
+            label = next(
+                (name for name, child in children_of(outer, entries).items() if child == flow_id), None
+            )
+        else:
+            undone = read_undone(page.saved) | read_graph(entries, message).undone
+            label = step_of(outer, message, flow_id, of_flow=True)
+    except StoreCorrupt:
+        return []
+    found = [RollbackReport(step=path, error=error_text(text)) for path, text in undone.items()]
+    found += await _rollbacks_around(jobs, outer, deadline)
+    start = f"{label}/"
+    return [
+        RollbackReport(step=each.step.removeprefix(start), error=each.error)
+        for each in found
+        if label is not None and each.step.startswith(start)
+    ]
