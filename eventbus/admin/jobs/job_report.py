@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
 from eventbus.admin.jobs.chain import chain_of
-from eventbus.admin.jobs.revision import revision_of
+from eventbus.admin.jobs.edits import revision_of
 from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry, read_attempts, tell_timeline
 from eventbus.emit.route import Routes
 from eventbus.errors import UnknownJob

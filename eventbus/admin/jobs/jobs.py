@@ -20,7 +20,15 @@ import msgspec
 
 from eventbus.admin.controls import Controls
 from eventbus.admin.jobs.attempts import error_line
-from eventbus.admin.jobs.edits import JobEdit, check_whole, mark_body, was_edited, with_payload
+from eventbus.admin.jobs.edits import (
+    JobEdit,
+    check_whole,
+    differences_of,
+    mark_body,
+    revision_of,
+    was_edited,
+    with_payload,
+)
 from eventbus.admin.jobs.field_search import FieldMatches, FieldSearch, read_field
 from eventbus.admin.jobs.job_cursor import (
     check_ended,
@@ -33,10 +41,15 @@ from eventbus.admin.jobs.job_cursor import (
 )
 from eventbus.admin.jobs.job_report import JobReport, look_at, read_job, worker_of
 from eventbus.admin.jobs.lookups import ChainSearch, FoundJobs, find_by_key, list_searched
-from eventbus.admin.jobs.reasons import StateReason, Surroundings, explain, explain_orphan
+from eventbus.admin.jobs.reasons import (
+    StateReason,
+    Surroundings,
+    explain,
+    explain_orphan,
+    look_around,
+    look_before,
+)
 from eventbus.admin.jobs.retrials import PURGED, RETRIED, remove_jobs, was_done
-from eventbus.admin.jobs.revision import differences_of, revision_of
-from eventbus.admin.jobs.surroundings import look_around, look_before
 from eventbus.admin.namespace import Namespace, OldName
 from eventbus.admin.queue_name import queue_of
 from eventbus.emit.route import Route

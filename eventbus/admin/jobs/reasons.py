@@ -1,9 +1,9 @@
 """Why a job is in its state: what it waits for, in one word, one sentence, and the facts of it.
 
-It is read from a few answers of the server: about the job, about its queue, and about who holds its place
-there. A change between them may make the reason a moment old; it never makes one up. Of several reasons the
-first one counts that somebody must do something about: a pause, then that no worker serves the queue, then a
-limit.
+It is read from a bounded number of answers of the server, however many jobs run: about the job, about its
+queue, and about who holds its place there. A change between them may make the reason a moment old; it never
+makes one up. Of several reasons the first one counts that somebody must do something about: a pause, then
+that no worker serves the queue, then a limit.
 """
 
 from __future__ import annotations
@@ -16,11 +16,24 @@ from urllib.parse import unquote
 import msgspec
 
 from eventbus.admin.controls import QueueControls
+from eventbus.admin.jobs.job_report import worker_of
+from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.control_store import Hindrance
-from eventbus.store.calls.silent_workers import SilentWorker
+from eventbus.store.calls.queries import Cursor
+from eventbus.store.calls.silent_workers import SilentWorker, find_silent
 from eventbus.store.readable import number_in
+from eventbus.store.store import Store
 
-__all__ = ["Holder", "ReasonKind", "StateReason", "Surroundings", "explain", "explain_orphan"]
+__all__ = [
+    "Holder",
+    "ReasonKind",
+    "StateReason",
+    "Surroundings",
+    "explain",
+    "explain_orphan",
+    "look_around",
+    "look_before",
+]
 
 ReasonKind: TypeAlias = Literal[
     "ended",
@@ -43,6 +56,8 @@ ReasonKind: TypeAlias = Literal[
 
 _NAMED = 5
 """At most so many jobs that hold a place are named."""
+_LOOKED = 50
+"""Of so many jobs that run longest the record is read."""
 _SUSPECT = 3
 """A job that is blamed for so many stalls waits with the suspects (`docs/how-the-engine-works.md`)."""
 
@@ -228,6 +243,44 @@ def _with_holders(text: str, around: Surroundings) -> dict[str, Any]:
         "by": first.worker,
         "holders": [each.job for each in around.holders[:_NAMED]],
     }
+
+
+async def look_around(store: Store, queue: QueueControls, lane: str, deadline: float) -> Surroundings:
+    """Return what is around a waiting job of this queue. `lane` is its limit key, `''` for none."""
+    inspection = store.inspection
+    now = await inspection.roster.now(deadline=deadline)
+    around = Surroundings(queue=queue, now=now)
+    if not queue.workers:
+        silent = find_silent(await inspection.roster.workers(deadline=deadline), now)
+        return around._replace(silent=silent.get(queue.queue, ()))
+    if queue.limit is not None:
+        around = around._replace(
+            hindrance=await store.controls.hindrance(queue.queue, lane, deadline=deadline)
+        )
+    is_key = around.hindrance is not None and around.hindrance.rests
+    holders = await _find_holders(store, queue.queue, lane if is_key else None, deadline)
+    return around._replace(holders=holders)
+
+
+async def look_before(store: Store, job: str, deadline: float) -> Surroundings:
+    """Return what is around a job that begins once another one has ended."""
+    now = await store.inspection.roster.now(deadline=deadline)
+    look = await store.inspection.job(job, deadline=deadline)
+    if look.fields.get("state") != "active":
+        return Surroundings(now=now)
+    since = int(look.fields.get("claimed") or now)
+    return Surroundings(holders=[Holder(job, since, worker_of(look.fields.get("token", "")))], now=now)
+
+
+async def _find_holders(store: Store, queue: str, lane: str | None, deadline: float) -> list[Holder]:
+    """Return the jobs of a queue that run, the longest first; with a `lane` those of that limit key alone."""
+    page = await store.inspection.jobs(queue, "active", cursor=Cursor(), limit=PAGE_JOBS, deadline=deadline)
+    holders: list[Holder] = []
+    for row in sorted(page.jobs, key=lambda each: each.claimed)[:_LOOKED]:
+        fields = (await store.inspection.job(row.id, deadline=deadline)).fields
+        if fields.get("state") == "active" and lane in (None, fields.get("limit", "")):
+            holders.append(Holder(row.id, row.claimed, worker_of(fields.get("token", ""))))
+    return holders
 
 
 def _count(number: int, noun: str) -> str:
