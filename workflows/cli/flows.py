@@ -6,6 +6,7 @@ and a worker that has the workflow runs a retry.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, TypeVar, get_args
@@ -107,18 +108,13 @@ def cancel_flow(
     url: UrlOption = None,
 ) -> int:
     """Stop a flow, and have what it did rolled back; ends when that is recorded."""
-
-    async def cancel(flows: WorkflowProvider) -> str:
-        handle = flows.handle(flow_id)
-        return "" if await handle.cancel(reason) else (await handle.status()).state
-
-    state = ask_flows(url, cancel)
-    if state:
-        raise CommandError(
-            f"flow {flow_id} is {state.replace('_', ' ')}, there is nothing to cancel", exit_code=1
-        )
-    say(f"flow {flow_id} is being cancelled")
-    return 0
+    return _change(
+        url,
+        flow_id,
+        lambda flows: flows.handle(flow_id).cancel(reason),
+        done="is being cancelled",
+        refused=", there is nothing to cancel",
+    )
 
 
 @app.command("retry")
@@ -169,16 +165,31 @@ def retry_flow(
 @app.command("remove")
 def remove_flow(flow_id: FlowArgument, *, url: UrlOption = None) -> int:
     """Remove a flow that has ended, with its steps and sub-workflows."""
+    return _change(
+        url,
+        flow_id,
+        lambda flows: flows.remove(flow_id),
+        done="is removed",
+        refused=", and is not removed; cancel it first",
+    )
 
-    async def remove(flows: WorkflowProvider) -> str:
-        return "" if await flows.remove(flow_id) else (await flows.handle(flow_id).status()).state
 
-    state = ask_flows(url, remove)
-    if state:
-        raise CommandError(
-            f"flow {flow_id} is {state.replace('_', ' ')}, and is not removed; cancel it first", exit_code=1
-        )
-    say(f"flow {flow_id} is removed")
+def _change(
+    url: str | None,
+    flow_id: str,
+    change: Callable[[WorkflowProvider], Awaitable[bool]],
+    *,
+    done: str,
+    refused: str,
+) -> int:
+    """Change a flow, and say so. If its state does not allow it, the command fails with the state."""
+
+    async def ask(flows: WorkflowProvider) -> str:
+        return "" if await change(flows) else (await flows.handle(flow_id).status()).state
+
+    if state := ask_flows(url, ask):
+        raise CommandError(f"flow {flow_id} is {state.replace('_', ' ')}{refused}", exit_code=1)
+    say(f"flow {flow_id} {done}")
     return 0
 
 

@@ -16,7 +16,7 @@ from eventbus.admin.queue_name import queue_of
 from eventbus.admin.queues import QueueReport
 from eventbus.cli.controls.history import history
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.controls.overview_views import QUEUES, show_limit
+from eventbus.cli.controls.overview import QUEUES, show_limit
 from eventbus.cli.controls.watching import look
 from eventbus.cli.listing import Listing, Row
 from eventbus.cli.options import GroupOption, LinesOption, UrlOption, WatchOption
