@@ -78,15 +78,9 @@ async def _timeline(visit: Visit) -> Response:
     drawing = draw(found.tree["report"])
     if drawing is None:
         raise Problem(409, "no step of this flow has begun, so there are no times to draw")
-    return visit.renderer.file(
-        visit.request,
-        visit.links,
-        "timeline.svg",
-        "image/svg+xml",
-        headers={"content-disposition": 'attachment; filename="timeline.svg"'},
-        drawing=drawing,
-        flow=found.target.id,
-    )
+    headers = {"content-disposition": 'attachment; filename="timeline.svg"'}
+    shown = {"drawing": drawing, "flow": found.target.id}
+    return visit.plain("timeline.svg", headers=headers, media="image/svg+xml", **shown)
 
 
 PAGES: tuple[tuple[str, str, Page], ...] = (

@@ -74,25 +74,13 @@ class Renderer:
         *,
         status: int = 200,
         headers: dict[str, str] | None = None,
+        media: str = "text/html",
         **values: Any,
     ) -> Response:
-        """Return a page that does not change by itself."""
-        text = self._render(f"{name}.html", self._shared(request, links, actor, values))
-        return Response(text, status, headers, media_type="text/html")
-
-    def file(
-        self,
-        request: Request,
-        links: Links,
-        template: str,
-        media: str,
-        *,
-        headers: dict[str, str],
-        **values: Any,
-    ) -> Response:
-        """Return what a template makes as a file of another kind than a page."""
-        text = self._environment.get_template(template).render(self._shared(request, links, None, values))
-        return Response(text, headers=headers, media_type=media)
+        """Return what does not change by itself: a page, or by the whole name of its template a file."""
+        template = name if "." in name else f"{name}.html"
+        text = self._render(template, self._shared(request, links, actor, values))
+        return Response(text, status, headers, media_type=media)
 
     def _render(self, template: str, values: dict[str, Any]) -> str:
         return self._environment.get_template(template).render(values)
