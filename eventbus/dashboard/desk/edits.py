@@ -16,7 +16,7 @@ from typing import Any, cast
 from eventbus.admin.jobs.job_report import JobReport
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.jobs import JOB, job_target
-from eventbus.dashboard.desk.rows import Order
+from eventbus.dashboard.desk.rows import BareOrder
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.problem import Problem
@@ -26,7 +26,7 @@ from eventbus.model.redaction.redacting import holds_hidden, is_hidden
 __all__ = ["ACTS", "EditOrder", "put_back", "shown_payload"]
 
 
-class EditOrder(Order, frozen=True):
+class EditOrder(BareOrder, frozen=True):
     """The whole new payload. `revision` is that of the job's report, which may also come as `If-Match`; `*`
     is any.
     """

@@ -17,7 +17,7 @@ from eventbus.admin.jobs.reasons import StateReason
 from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.queue_views import event_of_queue
 from eventbus.dashboard.desk.queues import find_queue, queue_target
-from eventbus.dashboard.desk.rows import Order, Read, Subject
+from eventbus.dashboard.desk.rows import BareOrder, Read, Subject
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
@@ -79,28 +79,28 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     may: list[str] = []
 
 
-class DelayOrder(Order, frozen=True):
+class DelayOrder(BareOrder, frozen=True):
     """The job is due so long from now, such as `90s` or `2 hours`."""
 
     delay: str
 
 
-class PriorityOrder(Order, frozen=True):
+class PriorityOrder(BareOrder, frozen=True):
     """-4000 to 4000; lower runs first."""
 
     priority: Annotated[int, msgspec.Meta(ge=-4000, le=4000)]
 
 
-class RetryJobOrder(Order, frozen=True):
+class RetryJobOrder(BareOrder, frozen=True):
     """With `rerun` one that completed runs again, too."""
 
     rerun: bool = False
 
 
-class RevealOrder(Order, frozen=True):
+class RevealOrder(BareOrder, frozen=True):
     """Why somebody must see it; never empty."""
 
-    reason: Annotated[Reason, msgspec.Meta(pattern=r"\S")]  # pyright: ignore[reportGeneralTypeIssues]  (has no default)
+    reason: Annotated[Reason, msgspec.Meta(pattern=r"\S")]  # pyright: ignore[reportGeneralTypeIssues]
 
 
 async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: JobsQuery) -> JobPage:
@@ -143,13 +143,13 @@ def _right_to_cancel(target: Target) -> Action:
     return "flow.cancel" if target.event.startswith(_FLOWS) else "job.cancel"
 
 
-async def cancel_job(desk: Desk, caller: Caller, job: JobReport, order: Order) -> Change:
+async def cancel_job(desk: Desk, caller: Caller, job: JobReport, order: BareOrder) -> Change:
     """Cancel a job with those of its groups, or a root with its tree."""
     done = await desk.inspector.jobs.cancel(job.id, order.reason or f"cancelled by {caller.actor.name}")
     return Change(changed=done, note="it is cancelled" if done else "it had ended before")
 
 
-async def promote_job(desk: Desk, _caller: Caller, job: JobReport, _order: Order) -> Change:
+async def promote_job(desk: Desk, _caller: Caller, job: JobReport, _order: BareOrder) -> Change:
     """Make a delayed job due now."""
     return _tell(job, await desk.inspector.jobs.promote(job.id), "it is due now")
 
@@ -170,7 +170,7 @@ async def retry_job(desk: Desk, _caller: Caller, job: JobReport, order: RetryJob
     return _tell(job, await desk.inspector.jobs.retry(job.id, rerun=order.rerun), "it waits again")
 
 
-async def remove_job(desk: Desk, _caller: Caller, job: JobReport, _order: Order) -> Change:
+async def remove_job(desk: Desk, _caller: Caller, job: JobReport, _order: BareOrder) -> Change:
     """Remove a job that nobody runs."""
     return _tell(job, await desk.inspector.jobs.remove(job.id), "it is removed")
 
@@ -217,10 +217,10 @@ READS = (
     Read("/jobs/{job}", "One job, and why it is in its state.", JobView, read_job),
 )
 ACTS = (
-    JOB.row("cancel", "Cancel a job.", _right_to_cancel, Order, cancel_job),
+    JOB.row("cancel", "Cancel a job.", _right_to_cancel, BareOrder, cancel_job),
     JOB.row("retry", "Let a job run again that has ended.", "job.retry", RetryJobOrder, retry_job),
-    JOB.row("remove", "Remove a job that nobody runs.", "job.remove", Order, remove_job, method="DELETE"),
-    JOB.row("promote", "Make a delayed job due now.", "job.promote", Order, promote_job),
+    JOB.row("remove", "Remove a job that nobody runs.", "job.remove", BareOrder, remove_job, method="DELETE"),
+    JOB.row("promote", "Make a delayed job due now.", "job.promote", BareOrder, promote_job),
     JOB.row("delay", "Make a job that waits due later.", "job.edit", DelayOrder, delay_job),
     JOB.row("priority", "Give a job that waits a priority.", "job.edit", PriorityOrder, prioritize_job),
     JOB.row(

@@ -16,7 +16,7 @@ from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.failures import find_group
 from eventbus.dashboard.desk.queues import find_queue, queue_target
-from eventbus.dashboard.desk.rows import Act, NoQuery, Order, Read, Subject
+from eventbus.dashboard.desk.rows import Act, BareOrder, NoQuery, Read, Subject
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
@@ -47,7 +47,7 @@ Expected: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 OperationId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None
 
 
-class CleanOrder(Order, frozen=True):
+class CleanOrder(BareOrder, frozen=True):
     """Remove the jobs of the queue in `state`, those of one group of failures, or those that are named.
 
     `expected` is how many they were when somebody looked; 412 if they are not by now, give or take a tenth,
@@ -71,7 +71,7 @@ class OperationOrder(CleanOrder, frozen=True, kw_only=True):
     action: OperationAction
 
 
-class RetryGroupOrder(Order, frozen=True):
+class RetryGroupOrder(BareOrder, frozen=True):
     """`expected` is how many jobs the group had when it was looked at."""
 
     expected: Expected
@@ -195,7 +195,7 @@ async def read_operation(desk: Desk, caller: Caller, path: dict[str, str], _quer
     return OperationView(operation=_shown(found), may=may)
 
 
-async def stop_operation(desk: Desk, caller: Caller, operation: OperationReport, _order: Order) -> Change:
+async def stop_operation(desk: Desk, caller: Caller, operation: OperationReport, _order: BareOrder) -> Change:
     """Let an operation do no more."""
     done = await desk.inspector.operations.stop(operation.id, caller.actor.name)
     note = f"operation {operation.id} {'does no more' if done else 'had ended before'}"
@@ -312,5 +312,5 @@ ACTS = (
         clean_queue,
         is_final=True,
     ),
-    OPERATION.row("stop", "Let a bulk operation do no more.", "operation.stop", Order, stop_operation),
+    OPERATION.row("stop", "Let a bulk operation do no more.", "operation.stop", BareOrder, stop_operation),
 )

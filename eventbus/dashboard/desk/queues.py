@@ -19,7 +19,7 @@ from eventbus.dashboard.desk.queue_views import (
     event_of_queue,
     look_at_queue,
 )
-from eventbus.dashboard.desk.rows import NoQuery, Order, Read, Subject
+from eventbus.dashboard.desk.rows import BareOrder, NoQuery, Read, Subject
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
@@ -36,7 +36,7 @@ __all__ = [
 _ACTIONS: tuple[Action, ...] = ("queue.pause", "queue.limit", "job.read")
 
 
-class LimitOrder(Order, frozen=True):
+class LimitOrder(BareOrder, frozen=True):
     """A limit: how many jobs may run at once, and how many may start, such as `100/1m`; and the same of each
     limit key.
 
@@ -95,14 +95,14 @@ async def _find(desk: Desk, caller: Caller, name: str) -> tuple[str, Target]:
 QUEUE: Subject[str] = Subject("/queues/{queue}", _find, forget=lambda desk: desk.queues.forget())
 
 
-async def pause_queue(desk: Desk, caller: Caller, queue: str, order: Order) -> Change:
+async def pause_queue(desk: Desk, caller: Caller, queue: str, order: BareOrder) -> Change:
     """Let no worker claim jobs of the queue."""
     was_paused = (await controls_of(desk.provider, queue)).is_paused
     await desk.provider.pause(queue, reason=order.reason, by=caller.actor.name)
     return Change(changed=not was_paused, note=f"{queue} is paused")
 
 
-async def resume_queue(desk: Desk, _caller: Caller, queue: str, _order: Order) -> Change:
+async def resume_queue(desk: Desk, _caller: Caller, queue: str, _order: BareOrder) -> Change:
     """Let workers claim jobs of the queue again."""
     was_paused = (await controls_of(desk.provider, queue)).is_paused
     await desk.provider.resume(queue)
@@ -145,7 +145,7 @@ READS = (
     Read("/queues/{queue}", "One queue.", QueueView, read_queue),
 )
 ACTS = (
-    QUEUE.row("pause", "Pause a queue.", "queue.pause", Order, pause_queue),
-    QUEUE.row("resume", "Resume a queue.", "queue.pause", Order, resume_queue),
+    QUEUE.row("pause", "Pause a queue.", "queue.pause", BareOrder, pause_queue),
+    QUEUE.row("resume", "Resume a queue.", "queue.pause", BareOrder, resume_queue),
     QUEUE.row("limits", "Set a queue's limit.", "queue.limit", LimitOrder, limit_queue),
 )

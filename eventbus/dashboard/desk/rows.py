@@ -19,7 +19,7 @@ from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 
-__all__ = ["Act", "NoQuery", "Order", "Read", "Subject"]
+__all__ = ["Act", "BareOrder", "NoQuery", "Read", "Subject"]
 
 
 class NoQuery(msgspec.Struct, frozen=True):
@@ -36,8 +36,8 @@ class Read(NamedTuple):
     query: type[Any] = NoQuery
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Why it is done. Nothing more is said."""
+class BareOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """An order that says no more than why."""
 
     reason: Reason = ""
 
@@ -65,7 +65,7 @@ class Act(NamedTuple):
 
 
 T = TypeVar("T")
-O = TypeVar("O", bound=Order)  # noqa: E741  (order)
+O = TypeVar("O", bound=BareOrder)  # noqa: E741  (order)
 
 _Right: TypeAlias = "Action | Callable[[Target], Action]"
 """What an action needs, also by its target."""

@@ -8,7 +8,7 @@ import msgspec
 
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.queue_views import event_of_queue
-from eventbus.dashboard.desk.rows import Order, Read, Subject
+from eventbus.dashboard.desk.rows import BareOrder, Read, Subject
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
@@ -92,26 +92,26 @@ async def read_schedule(desk: Desk, caller: Caller, path: dict[str, str], _query
     )
 
 
-async def pause_schedule(desk: Desk, caller: Caller, schedule: ScheduleReport, order: Order) -> Change:
+async def pause_schedule(desk: Desk, caller: Caller, schedule: ScheduleReport, order: BareOrder) -> Change:
     """Let a schedule fire no more until it is resumed."""
     reason = order.reason or f"paused by {caller.actor.name}"
     await desk.provider.schedules.get(schedule.id).pause(reason)
     return Change(changed=not schedule.paused, note="it is paused")
 
 
-async def resume_schedule(desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: Order) -> Change:
+async def resume_schedule(desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: BareOrder) -> Change:
     """Let a schedule fire again."""
     await desk.provider.schedules.get(schedule.id).resume()
     return Change(changed=bool(schedule.paused), note="it is not paused")
 
 
-async def run_schedule(desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: Order) -> Change:
+async def run_schedule(desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: BareOrder) -> Change:
     """Make a job of a schedule now."""
     job_id = await desk.provider.schedules.get(schedule.id).trigger()
     return Change(changed=True, note=f"job {job_id} is made", job_id=job_id)
 
 
-async def remove_schedule(desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: Order) -> Change:
+async def remove_schedule(desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: BareOrder) -> Change:
     """Remove a schedule. The jobs that it has made stay."""
     done = await desk.provider.schedules.remove(schedule.id)
     return Change(changed=done, note="it is removed")
@@ -153,8 +153,10 @@ READS = (
     Read("/schedules/{schedule}", "One schedule, and its next slots.", ScheduleView, read_schedule),
 )
 ACTS = (
-    SCHEDULE.row("pause", "Pause a schedule.", "schedule.edit", Order, pause_schedule),
-    SCHEDULE.row("resume", "Resume a schedule.", "schedule.edit", Order, resume_schedule),
-    SCHEDULE.row("run", "Make a job of a schedule now.", "schedule.run", Order, run_schedule),
-    SCHEDULE.row("remove", "Remove a schedule.", "schedule.edit", Order, remove_schedule, method="DELETE"),
+    SCHEDULE.row("pause", "Pause a schedule.", "schedule.edit", BareOrder, pause_schedule),
+    SCHEDULE.row("resume", "Resume a schedule.", "schedule.edit", BareOrder, resume_schedule),
+    SCHEDULE.row("run", "Make a job of a schedule now.", "schedule.run", BareOrder, run_schedule),
+    SCHEDULE.row(
+        "remove", "Remove a schedule.", "schedule.edit", BareOrder, remove_schedule, method="DELETE"
+    ),
 )

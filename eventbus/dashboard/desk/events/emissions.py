@@ -16,7 +16,7 @@ from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.events.catalog import read_event
 from eventbus.dashboard.desk.jobs import read_job
 from eventbus.dashboard.desk.queues import queue_target
-from eventbus.dashboard.desk.rows import Act, NoQuery, Order
+from eventbus.dashboard.desk.rows import Act, BareOrder, NoQuery
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
 from eventbus.emit.emission import Emission
@@ -34,7 +34,7 @@ _LONGEST_WAIT = 8.0
 _SENT_WITHIN = 5.0
 
 
-class EmitOrder(Order, frozen=True):
+class EmitOrder(BareOrder, frozen=True):
     """An emission. `delay` is such as `90s`; with `wait`, such as `5s`, the answer has what became of the job
     by then.
 

@@ -7,7 +7,7 @@ from typing import Any
 from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.flows.flow import Found, find_flow, flows_of
-from eventbus.dashboard.desk.rows import Act, Order, Subject
+from eventbus.dashboard.desk.rows import Act, BareOrder, Subject
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.problem import Problem
@@ -17,7 +17,7 @@ from eventbus.model.states import FINAL_STATES
 __all__ = ["ACTS"]
 
 
-class RetryOrder(Order, frozen=True):
+class RetryOrder(BareOrder, frozen=True):
     """Run a flow again that has ended. `run` is the number of the run that is known to the caller, so that
     two clicks begin one run. `resume`: keep the results of steps that completed and were not undone; by
     default unless the flow completed.
@@ -27,7 +27,7 @@ class RetryOrder(Order, frozen=True):
     resume: bool | None = None
 
 
-class SignalOrder(Order, frozen=True):
+class SignalOrder(BareOrder, frozen=True):
     """The payload of a signal: a value of JSON, or with `text` the JSON of it, as people type it into
     a form.
     """
@@ -44,7 +44,7 @@ async def _find(desk: Desk, caller: Caller, flow_id: str) -> tuple[Found, Target
 FLOW: Subject[Found] = Subject("/flows/{flow}", _find)
 
 
-async def cancel_flow(desk: Desk, caller: Caller, flow: Found, order: Order) -> Change:
+async def cancel_flow(desk: Desk, caller: Caller, flow: Found, order: BareOrder) -> Change:
     """Stop a flow, and roll back its completed steps."""
     reason = order.reason or f"cancelled by {caller.actor.name}"
     done = await desk.inspector.jobs.cancel(flow.target.id, reason)
@@ -86,7 +86,7 @@ async def signal_flow(desk: Desk, caller: Caller, path: dict[str, str], order: S
 
 
 ACTS = (
-    FLOW.row("cancel", "Cancel a flow, with rollback.", "flow.cancel", Order, cancel_flow),
+    FLOW.row("cancel", "Cancel a flow, with rollback.", "flow.cancel", BareOrder, cancel_flow),
     FLOW.row("retry", "Run a flow again that has ended.", "flow.retry", RetryOrder, retry_flow),
     Act(
         "POST",
