@@ -98,10 +98,10 @@ def _actor(desk: Desk, row: Act) -> Handler:
         async def act() -> Any:
             return await row.act(desk, caller, names, order)
 
-        place = (caller.actor.name, *sorted(caller.actor.roles), row.method, row.path, *names.values())
+        place = (row.method, row.path, *names.values())
         waits = isinstance(order, EmitOrder) and bool(order.wait)
         told = msgspec.structs.replace(order, wait="") if isinstance(order, EmitOrder) else order
-        ordered = Ordered.of(place, request.headers.get("idempotency-key", ""), told)
+        ordered = Ordered.of(caller.actor, place, request.headers.get("idempotency-key", ""), told)
         # Whoever waits asks what became of the job by now; the server keeps the key of the emission.
         if not row.is_kept or waits:
             desk.repeats.check(ordered)

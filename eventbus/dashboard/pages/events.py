@@ -42,10 +42,8 @@ async def _emit(visit: Visit) -> Response:
     payload = read_typed(form.pop("payload", "")) if fields is None else payload_of(fields, form)
     options = msgspec.structs.asdict(to_order(form, EmitForm, is_text=True))
     order = EmitOrder(event=event.name, payload=payload, **options)
-
-    place = (caller.actor.name, *sorted(caller.actor.roles), "emit", event.name)
-    do = partial(emit_event, desk, caller, {}, order)
-    done = await desk.once(caller, Ordered.of(place, once, order), do)
+    ordered = Ordered.of(caller.actor, ("emit", event.name), once, order)
+    done = await desk.once(caller, ordered, partial(emit_event, desk, caller, {}, order))
     return visit.lead("jobs", done.job_id, done="changed" if done.changed else "unchanged")
 
 

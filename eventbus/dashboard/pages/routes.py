@@ -128,8 +128,8 @@ def _poster(act: Act) -> Page:
         order = to_order(form, act.order, is_text=True)
         if isinstance(order, EditOrder):
             order = msgspec.structs.replace(order, payload=read_typed(form.get("payload", "")))
-        place = (caller.actor.name, *sorted(caller.actor.roles), "form", act.form, *names.values())
-        ordered = Ordered.of(place, once if act.is_kept else "", order)
+        place = ("form", act.form, *names.values())
+        ordered = Ordered.of(caller.actor, place, once if act.is_kept else "", order)
         done = await desk.once(caller, ordered, partial(act.act, desk, caller, names, order))
         if done.operation:
             return visit.lead("operations", done.operation)
