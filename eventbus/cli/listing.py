@@ -22,7 +22,7 @@ __all__ = ["Listing", "Row", "show_found"]
 T = TypeVar("T")
 
 Row: TypeAlias = "tuple[str | int | Text, ...]"
-"""The cells of a line: texts of others, which are cleaned here, counts, and texts with a style."""
+"""The cells of a line: texts, whose white space is shown as single spaces, counts, and texts as they are."""
 
 _COUNTS = ">"
 

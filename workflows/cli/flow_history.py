@@ -14,11 +14,13 @@ from typing import Annotated
 
 import msgspec
 import typer
+from rich.text import Text
 
 from eventbus import EventProvider
 from eventbus.cli.toolkit import (
     CommandError,
     Listing,
+    Row,
     UrlOption,
     ask_server,
     load_provider,
@@ -82,8 +84,12 @@ def check_flows(
         if not count:
             tell_asked()
         return 0
-    Listing(msgspec.structs.astuple, ", ".join(Mismatch.__struct_fields__), none="").print(found)
+    Listing(_row, "flow, position, recorded, asked", none="").print(found)
     return 1
+
+
+def _row(line: Mismatch) -> Row:
+    return tuple(map(Text, (line.flow, line.position, line.recorded, line.asked)))
 
 
 def export_flows(

@@ -197,7 +197,7 @@ def _row(each: ScheduleReport) -> Row:
     times = (show_times(each), moment(each.next), moment(each.last))
     workers = Text(str(each.workers), "" if each.workers or each.unreadable else "bold red")
     counts = (each.fired, each.skipped, each.missed, workers)
-    return each.id, each.event, *times, *counts, each.paused, each.skipped_for
+    return each.id, each.event, *times, *counts, Text(each.paused), Text(each.skipped_for)
 
 
 _LISTING = Listing(

@@ -10,6 +10,7 @@ import socket
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.queue_name import queue_of
@@ -224,8 +225,8 @@ def _user() -> str:
 def _row(each: QueueControls) -> Row:
     running = each.running if each.limit else "-"
     since = moment(each.paused_ms) if each.is_paused else "-"
-    orders = (show_limit(each.limit), _show_kept(each), since, each.paused_by)
-    return each.queue, each.waiting, running, *orders, each.reason or each.unreadable
+    orders = (show_limit(each.limit), _show_kept(each), since, Text(each.paused_by))
+    return each.queue, each.waiting, running, *orders, Text(each.reason or each.unreadable)
 
 
 _ORDERS = Listing(
