@@ -25,13 +25,12 @@ from eventbus.lowlevel import (
 )
 from workflows.client.definitions import Definitions
 from workflows.client.flow_lister import FlowLister
-from workflows.client.flow_retry import retry_flow
+from workflows.client.flow_retry import check_whole, retry_flow
 from workflows.client.handle import FlowHandle
 from workflows.client.inspection import FlowInspector
 from workflows.client.looks import FlowLooks
 from workflows.client.many_flows import ManyFlows
 from workflows.client.pauses import FlowPauses
-from workflows.client.removals import FlowRemovals
 from workflows.client.scheduling import FlowSchedules
 from workflows.client.sent_signals import SignalSender
 from workflows.client.starting import check_flag, meeting_of, message_of, not_started
@@ -60,7 +59,7 @@ H = TypeVar("H", bound=FailureFunction)
 _NOTHING: Any = None  # `@flows.use()` passes no function; the check then raises a DefinitionError
 
 
-class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals, ManyFlows):
+class WorkflowProvider(FlowPauses, FlowLooks, ManyFlows):
     """Workflows on the server of an event provider."""
 
     def __init__(self, provider: EventProvider) -> None:
@@ -327,6 +326,18 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals, ManyFlows):
             self._definitions.check_place(workflow_of(flow_id), target)
         await retry_flow(self._jobs, flow_id, resume=resume, run=run, target=target, deadline=deadline)
         return handle
+
+    async def remove(self, flow_id: str, *, call_timeout: Duration | None = None) -> bool:
+        """Remove a flow that has ended: its record, its journal, its steps and its sub-workflows.
+
+        Return False, and change nothing, while it is open: cancel it first, so that what it did is undone. A
+        removed flow is listed no more and cannot be retried. Whoever awaits it still finds how it ended for
+        up to four minutes. Its idempotency key answers for its time. If the answer was lost, the same call
+        again says that the flow is unknown. Raises UnknownJob, UsageError for the flow of a sub-workflow,
+        StoreError.
+        """
+        check_whole(flow_id, "remove")
+        return await self.provider.inspector.within(call_timeout).trees.remove(flow_id)
 
     async def status(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowStatus:
         """Return the state of a flow and of its rollbacks. Raises UnknownJob, StoreError."""

@@ -64,8 +64,7 @@ class Audit(Namespace):
         """Append an entry, and return its id; in the place of the entry with the id `replaced`, if there is
         one.
         """
-        store = self._store("note an action")
-        deadline = self._deadline()
+        store, deadline = self._begin("note an action")
         return await store.controls.audit.append(fields, replaced=replaced, deadline=deadline)
 
     async def list(
@@ -88,7 +87,7 @@ class Audit(Namespace):
         if cursor is not None and not _CURSOR.fullmatch(cursor):
             raise DefinitionError(f"expected the cursor of a page of the audit, got: {shown(cursor)}")
         asked = {"actor": actor, "action": action, "outcome": outcome}
-        deadline, store = self._deadline(), self._store("read the audit")
+        store, deadline = self._begin("read the audit")
         found, before = list[AuditEntry](), cursor or ""
         while True:
             rows = await store.controls.audit.read(_PAGE, before=before, deadline=deadline)

@@ -38,6 +38,10 @@ class Namespace:
     def _store(self, purpose: str) -> Store:
         return self._life.running(purpose).store
 
+    def _begin(self, purpose: str) -> tuple[Store, float]:
+        """Return the store, and the deadline of a call that begins now. Raises ProviderStopped."""
+        return self._store(purpose), self._deadline()
+
     def _deadline(self) -> float:
         """Return the deadline of a call that begins now."""
         return self._settings.deadline(self._call_timeout)

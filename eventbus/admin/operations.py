@@ -90,8 +90,7 @@ class Operations(Namespace):
         jobs: Sequence[str] | None = None,
     ) -> OperationPreview:
         """Count the jobs that `begin` would be about now. Changes nothing. Raises as it does."""
-        deadline = self._deadline()
-        store = self._store("preview an operation")
+        store, deadline = self._begin("preview an operation")
         record = await self._describe(store, action, event_or_queue, state, error, older_than, jobs, deadline)
         found = await count_jobs(store, record, deadline=deadline)
         return OperationPreview(count=found.total, is_exact=found.is_exact, samples=found.samples)
@@ -122,8 +121,7 @@ class Operations(Namespace):
         `run`. Raises DefinitionError, UsageError for a queue of flows and for jobs of another
         queue, and CountChanged if it would be about more or fewer jobs than `expected`, give or take a tenth.
         """
-        deadline = self._deadline()
-        store = self._store("begin an operation")
+        store, deadline = self._begin("begin an operation")
         record = await self._describe(store, action, event_or_queue, state, error, older_than, jobs, deadline)
         kept = store.controls.operations
         if operation_id is not None:
@@ -149,9 +147,8 @@ class Operations(Namespace):
         """Return how far an operation is. Raises UsageError if there is none of that id, or no more: they are
         kept for 7 days.
         """
-        deadline = self._deadline()
-        kept = self._store("look at an operation").controls.operations
-        record = await kept.read(_check_id(operation_id), deadline=deadline)
+        store, deadline = self._begin("look at an operation")
+        record = await store.controls.operations.read(_check_id(operation_id), deadline=deadline)
         if record is None:
             raise UsageError(f"there is no operation {operation_id!r}; ended ones are kept for 7 days")
         return _report(record)
@@ -161,9 +158,10 @@ class Operations(Namespace):
 
         What is done stays done. Raises UsageError if there is no operation of that id.
         """
-        deadline = self._deadline()
-        kept = self._store("stop an operation").controls.operations
-        word = await kept.stop(_check_id(operation_id), _check_text("by", by), deadline=deadline)
+        store, deadline = self._begin("stop an operation")
+        word = await store.controls.operations.stop(
+            _check_id(operation_id), _check_text("by", by), deadline=deadline
+        )
         if word == "unknown":
             raise UsageError(f"there is no operation {operation_id!r}; ended ones are kept for 7 days")
         return word == "stopped"
@@ -181,8 +179,8 @@ class Operations(Namespace):
         """Return the newest operations, 200 at most."""
         if not 0 < limit <= _LISTED:
             raise DefinitionError(f"expected limit to be 1 to {_LISTED}, got: {shown(limit)}")
-        kept = self._store("list operations").controls.operations
-        found = await kept.list(limit, deadline=self._deadline())
+        store, deadline = self._begin("list operations")
+        found = await store.controls.operations.list(limit, deadline=deadline)
         return [_report(record) for record in found]
 
     __call__: Final = OldName(list)  # noqa: A003  (the method)

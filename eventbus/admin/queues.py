@@ -22,10 +22,9 @@ from eventbus.admin.jobs.retrials import (
     RETRIED,
     PurgedState,
     RetriedState,
+    change_all,
     check_event,
     check_known,
-    count_cheaply,
-    list_batches,
     remove_jobs,
 )
 from eventbus.admin.namespace import Namespace, OldName
@@ -131,8 +130,8 @@ class Queues(Namespace):
         """Return how many jobs an event, or a queue, has in each state. Counts the jobs that `jobs.list`
         lists.
         """
-        queue, deadline = queue_of(event_or_queue), self._deadline()
-        store = self._store("count jobs")
+        queue = queue_of(event_or_queue)
+        store, deadline = self._begin("count jobs")
         return {
             state: await store.inspection.count(queue, check_state(state), deadline=deadline)
             for state in states
@@ -157,8 +156,7 @@ class Queues(Namespace):
         """
         queue = queue_of(event_or_queue, group)
         step, count = read_length(last, step)
-        deadline = self._deadline()
-        store = self._store("look at the history of a queue")
+        store, deadline = self._begin("look at the history of a queue")
         return await read_minutes(store, queue, step, count, deadline=deadline)
 
     async def controls(self, event_or_queue: Event[Any, Any] | str | None = None) -> list[QueueControls]:
@@ -169,8 +167,7 @@ class Queues(Namespace):
 
         For one queue, `event_or_queue` is its event, the event's name, `name@group`, or the queue.
         """
-        deadline = self._deadline()
-        store = self._store("list what is ordered for queues")
+        store, deadline = self._begin("list what is ordered for queues")
         if event_or_queue is None:
             queues = sorted(await store.controls.limited(deadline=deadline))
         else:
@@ -180,8 +177,8 @@ class Queues(Namespace):
     async def groups(self, event: Event[Any, Any] | str | None = None) -> list[GroupReport]:
         """Return the groups of an event besides `default`, or those of all events."""
         queue = None if event is None else split_group(queue_of(event))[0]
-        deadline = self._deadline()
-        return await list_groups(self._store("list groups"), queue, deadline=deadline)
+        store, deadline = self._begin("list groups")
+        return await list_groups(store, queue, deadline=deadline)
 
     async def failures(self, event_or_queue: Event[Any, Any] | str | None = None) -> list[FailureGroup]:
         """Return the failed jobs of an event with its groups, of one queue, or of all queues, by their error.
@@ -190,8 +187,7 @@ class Queues(Namespace):
         keeps by default. Flows that failed are in it, by the queue of their workflow. Raises ProviderStopped
         and StoreError.
         """
-        deadline = self._deadline()
-        store = self._store("list failures")
+        store, deadline = self._begin("list failures")
         names = await store.inspection.roster.queues(deadline=deadline)
         if event_or_queue is not None:
             queue = queue_of(event_or_queue)
@@ -221,18 +217,15 @@ class Queues(Namespace):
         """
         queue = check_event(queue_of(event_or_queue), "retried")
         check_known(state, RETRIED)
-        store, deadline = self._store("retry jobs"), self._deadline
-        if dry_run and error is None:
-            known = await count_cheaply(store, queue, state, deadline=deadline())
-            if known >= 0:
-                return known
-        count = 0
-        async for ids in list_batches(store, queue, state, error, deadline=deadline):
-            words = ["retried"] * len(ids)
-            if not dry_run:
-                words = await store.controls.retrials.retry(ids, states=[state], deadline=deadline())
-            count += words.count("retried")
-        return count
+        store = self._store("retry jobs")
+
+        async def retry(ids: Sequence[str]) -> int:
+            words = await store.controls.retrials.retry(ids, states=[state], deadline=self._deadline())
+            return words.count("retried")
+
+        return await change_all(
+            store, queue, state, error, change=None if dry_run else retry, deadline=self._deadline
+        )
 
     async def purge(
         self,
@@ -256,18 +249,15 @@ class Queues(Namespace):
         if error is not None and state not in RETRIED:
             raise DefinitionError(f"expected error with state failed or cancelled, got state: {shown(state)}")
         age = 0 if older_than is None else milliseconds(older_than, setting="older_than")
-        store, deadline = self._store("purge jobs"), self._deadline
-        if dry_run and error is None and not age:
-            known = await count_cheaply(store, queue, state, deadline=deadline())
-            if known >= 0:
-                return known
-        count = 0
-        async for ids in list_batches(store, queue, state, error, age=age, deadline=deadline):
-            words = ["removed"] * len(ids)
-            if not dry_run:
-                words = await remove_jobs(store, self._settings, ids, [state], deadline=deadline())
-            count += words.count("removed")
-        return count
+        store = self._store("purge jobs")
+
+        async def remove(ids: Sequence[str]) -> int:
+            words = await remove_jobs(store, self._settings, ids, [state], deadline=self._deadline())
+            return words.count("removed")
+
+        return await change_all(
+            store, queue, state, error, age=age, change=None if dry_run else remove, deadline=self._deadline
+        )
 
     async def list(self, event_or_queue: Event[Any, Any] | str | None = None) -> list[QueueReport]:
         """Return every queue of the server, sorted by name; or one, also where the server does not know it.
@@ -276,8 +266,7 @@ class Queues(Namespace):
         known until it has had no job, no worker and no order for 7 days. Raises ProviderStopped and
         StoreError.
         """
-        deadline = self._deadline()
-        store = self._store("list queues")
+        store, deadline = self._begin("list queues")
         if event_or_queue is None:
             names = await store.inspection.roster.queues(deadline=deadline)
         else:

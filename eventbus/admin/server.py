@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from eventbus.admin.namespace import Namespace, OldName
+from eventbus.store.readable import number_in
 
 if TYPE_CHECKING:
     from eventbus.store.diagnostics import Finding
@@ -48,8 +49,7 @@ class Server(Namespace):
 
     async def report(self) -> ServerReport:
         """Return what the server says of itself. Raises ProviderStopped and StoreError."""
-        deadline = self._deadline()
-        store = self._store("look at the server")
+        store, deadline = self._begin("look at the server")
         facts = await store.inspection.server.facts(deadline=deadline)
         keys, are_all = await store.inspection.server.kinds(deadline=deadline)
         return _report(facts, keys, are_all=are_all)
@@ -79,26 +79,22 @@ class Server(Namespace):
 
 
 def _report(facts: dict[str, str], keys: dict[str, int], *, are_all: bool) -> ServerReport:
-    def number(name: str) -> int:
-        text = facts.get(name, "")
-        return int(text) if text.isdecimal() else 0
-
     valkey = facts.get("valkey_version", "")
     return ServerReport(
         product="Valkey" if valkey else "Redis",
         version=valkey or facts.get("redis_version", ""),
         role="replica" if facts.get("role") == "slave" else "primary",
-        replicas=number("connected_slaves"),
-        uptime_seconds=number("uptime_in_seconds"),
-        memory=number("used_memory"),
-        memory_peak=number("used_memory_peak"),
-        memory_limit=number("maxmemory"),
+        replicas=number_in(facts, "connected_slaves"),
+        uptime_seconds=number_in(facts, "uptime_in_seconds"),
+        memory=number_in(facts, "used_memory"),
+        memory_peak=number_in(facts, "used_memory_peak"),
+        memory_limit=number_in(facts, "maxmemory"),
         policy=facts.get("maxmemory_policy", ""),
         persistence=_persistence(facts),
-        clients=number("connected_clients"),
-        clients_blocked=number("blocked_clients"),
-        commands_per_second=number("instantaneous_ops_per_sec"),
-        keys_evicted=number("evicted_keys"),
+        clients=number_in(facts, "connected_clients"),
+        clients_blocked=number_in(facts, "blocked_clients"),
+        commands_per_second=number_in(facts, "instantaneous_ops_per_sec"),
+        keys_evicted=number_in(facts, "evicted_keys"),
         keys=keys,
         keys_are_all=are_all,
     )

@@ -48,8 +48,7 @@ class Trees(Namespace):
 
     async def get(self, root_id: str) -> TreeReport:
         """Return a root with all members of its tree; of a nested tree its root alone. Raises UnknownJob."""
-        deadline = self._deadline()
-        store = self._store("look at a tree")
+        store, deadline = self._begin("look at a tree")
         root = await read_job(store, self._routes, root_id, deadline=deadline)
         members: list[MemberReport] = []
         while True:
@@ -69,8 +68,7 @@ class Trees(Namespace):
         four minutes of its end. Its idempotency key stays for its time. Raises UsageError for a member of
         another tree.
         """
-        deadline = self._deadline()
-        store = self._store("remove a tree")
+        store, deadline = self._begin("remove a tree")
         (word,) = await remove_jobs(store, self._settings, [check_job_id(root_id)], _ENDED, deadline=deadline)
         return was_done(word, root_id, "removed")
 

@@ -48,8 +48,8 @@ class Workers(Namespace):
 
         Raises ProviderStopped and StoreError.
         """
-        deadline = self._deadline()
-        looks = await self._store("list workers").inspection.roster.workers(deadline=deadline)
+        store, deadline = self._begin("list workers")
+        looks = await store.inspection.roster.workers(deadline=deadline)
         return sorted(map(_report_worker, looks), key=lambda each: (each.name, each.id))
 
     __call__: Final = OldName(list)  # noqa: A003  (the method)
@@ -61,15 +61,15 @@ def _report_worker(look: WorkerLook) -> WorkerReport:
         id=look.id,
         name=fields.get("name", ""),
         host=fields.get("host", ""),
-        pid=_number(fields, "pid"),
+        pid=number(fields.get("pid")),
         version=fields.get("version", ""),
-        started_ms=_number(fields, "started"),
-        heard_ms=max(look.announced, _number(fields, "heard")),
+        started_ms=number(fields.get("started")),
+        heard_ms=max(look.announced, number(fields.get("heard"))),
         queues=sorted(fields.get("queues", "").split()),
         versions=_read_versions(fields.get("versions", "")),
         running=look.held,
-        concurrency=_number(fields, "concurrency"),
-        lag_ms=_number(fields, "lag"),
+        concurrency=number(fields.get("concurrency")),
+        lag_ms=number(fields.get("lag")),
     )
 
 
@@ -78,7 +78,3 @@ def _read_versions(text: str) -> dict[str, list[str]]:
         return msgspec.json.decode(text or "{}", type=dict[str, list[str]])
     except (msgspec.MsgspecError, UnicodeError):
         return {}
-
-
-def _number(fields: dict[str, str], name: str) -> int:
-    return number(fields.get(name))

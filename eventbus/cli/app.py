@@ -30,11 +30,11 @@ _COMMANDS = {
         "or remove one.",
     ),
     "top": OwnCommand(
-        "eventbus.cli.controls.top:top",
+        "eventbus.cli.controls.overview:top",
         "Show the queues whose jobs wait longest and the workers that run most, again every 2 seconds.",
     ),
     "workers": OwnCommand(
-        "eventbus.cli.controls.workers:workers",
+        "eventbus.cli.controls.overview:workers",
         "List the workers: host, process, version, load, event loop's lag, when they were heard, queues.",
     ),
     "demo": OwnCommand(

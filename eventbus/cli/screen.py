@@ -14,6 +14,7 @@ tenth of the time, because hundreds of queues are a table of thousands of cells.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from rich.tree import Tree
 
 from eventbus.cli.texts import visible
 
-__all__ = ["Screen"]
+__all__ = ["Screen", "open_console"]
 
 _MAY_BE_CUT = frozenset({"error", "note", "queues"})
 """The heads of columns whose rest nobody has to copy."""
@@ -35,6 +36,8 @@ _INDENT = 4
 """Cells in front of what stands a level deeper in a tree."""
 _GAP = 2
 """Spaces between two columns."""
+_WIDE = 400
+"""Columns of output that does not go to a screen."""
 
 
 class _Laid(NamedTuple):
@@ -89,6 +92,12 @@ class Screen(Console):
         for place, whole in zip(cut, natural, strict=True):
             widths[place] = min(whole, _LEAST + left // len(cut))
         return widths
+
+
+def open_console() -> Console:
+    """Return standard output: on a screen with colours and its width, otherwise with plain and wide lines."""
+    is_screen = sys.stdout.isatty()
+    return Screen(width=None if is_screen else _WIDE, highlight=False, markup=False, emoji=False)
 
 
 def _clean(printed: Any) -> Any:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import typer
-from rich.console import Console
 
 from eventbus.cli.failures import CommandError, is_debugging
+from eventbus.cli.listing import Listing, Row, show_found
 from eventbus.cli.loading import load_provider
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
+from eventbus.cli.options import DryRunOption, UrlOption, YesOption
 from eventbus.cli.output import say, tell_asked, write_json, write_lines
-from eventbus.cli.screen import Screen
+from eventbus.cli.screen import open_console
 from eventbus.cli.server_choice import asking_provider, server_of
 from eventbus.cli.session import started
 from eventbus.cli.texts import describe_unknown, json_text, printable
@@ -25,7 +25,11 @@ from eventbus.provider import EventProvider
 
 __all__ = [
     "CommandError",
+    "DryRunOption",
+    "Listing",
+    "Row",
     "UrlOption",
+    "YesOption",
     "agree",
     "ask_server",
     "describe_unknown",
@@ -36,6 +40,7 @@ __all__ = [
     "printable",
     "say",
     "server_of",
+    "show_found",
     "shown",
     "span",
     "tell_asked",
@@ -45,10 +50,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-UrlOption = Annotated[str | None, typer.Option(help="The server; default EVENTBUS_URL, else ./.eventbus.")]
-
 _PATIENCE = 10.0  # seconds that the server may take to answer: a person at a terminal waits
-_WIDE = 400  # columns of output that does not go to a screen
 
 
 def ask_server(
@@ -92,9 +94,3 @@ def agree(question: str) -> bool:
     if not is_agreed:
         say("nothing was changed")
     return is_agreed
-
-
-def open_console() -> Console:
-    """Return standard output: on a screen with colours and its width, otherwise with plain and wide lines."""
-    is_screen = sys.stdout.isatty()
-    return Screen(width=None if is_screen else _WIDE, highlight=False, markup=False, emoji=False)

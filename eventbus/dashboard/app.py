@@ -34,7 +34,7 @@ from eventbus.dashboard.entry.sessions import Sessions
 from eventbus.dashboard.flow_source import FlowSource
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.rendering import Renderer
-from eventbus.dashboard.pages.routes import Pages
+from eventbus.dashboard.pages.routes import page_handlers
 from eventbus.dashboard.pages.sign_in import SignInPages
 from eventbus.dashboard.problem import Problem, problem_of
 from eventbus.dashboard.redaction import Redact
@@ -125,7 +125,7 @@ class Dashboard:
         self._renderer = Renderer(desk, poll_seconds=interval, can_sign_out=self._gate.has_own_form)
         self._sign_in = SignInPages(self._gate, self._renderer)
         self._routes: dict[str, tuple[re.Pattern[str], dict[str, Handler]]] = {}
-        for method, path, handler in [*api_handlers(desk), *Pages(desk, self._renderer).handlers()]:
+        for method, path, handler in [*api_handlers(desk), *page_handlers(desk, self._renderer)]:
             self._routes.setdefault(path, (compile_path(path)[0], {}))[1][method] = handler
 
     def make_code(self) -> str:

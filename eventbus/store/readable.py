@@ -13,9 +13,10 @@ has.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, cast
 
-__all__ = ["is_number", "number", "readable"]
+__all__ = ["is_number", "number", "number_in", "readable"]
 
 _WHOLE = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]*)?", re.ASCII)
 
@@ -42,6 +43,12 @@ def number(text: Any, damaged: int = 0) -> int:
     if text in (None, ""):
         return 0
     return int(str(text).partition(".")[0]) if is_number(text) else damaged
+
+
+def number_in(fields: Mapping[str, str], name: str) -> int:
+    """Return a count or a time of a record; 0 for what is absent, and for what is none."""
+    text = fields.get(name, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _text(answer: str) -> str:

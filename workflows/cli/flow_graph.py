@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from eventbus.cli.toolkit import CommandError, UrlOption, load_provider, say, shown, write_json
-from workflows.cli.asking import ask_flows
+from workflows.cli.asking import JsonOption, ask_flows
 from workflows.cli.flow_history import registry_of
 from workflows.definition.plan import listed
 from workflows.graphs.folding import fold
@@ -35,7 +35,7 @@ def draw_graph(
     whole: Annotated[
         bool, typer.Option("--whole", help="Draw each part; otherwise parts alike are one node.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> int:
     """Draw a workflow of a program as Mermaid text, or with --id a flow and its states, which needs no

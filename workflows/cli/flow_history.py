@@ -14,22 +14,21 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from eventbus import EventProvider
 from eventbus.cli.toolkit import (
     CommandError,
+    Listing,
+    Row,
     UrlOption,
     ask_server,
     load_provider,
-    open_console,
     say,
     tell_asked,
 )
 from workflows import WorkflowProvider
-from workflows.cli.asking import ask_flows
-from workflows.cli.known_workflows import check_known_workflow
+from workflows.cli.asking import ask_flows, check_known_workflow
 from workflows.client.flow_check import CheckedFlow, Mismatch, check_release
 from workflows.client.histories import FlowRecord, histories_of
 from workflows.functions.history_check import redacted
@@ -85,13 +84,12 @@ def check_flows(
         if not count:
             tell_asked()
         return 0
-    table = Table(box=None, pad_edge=False)
-    for name in Mismatch.__struct_fields__:
-        table.add_column(name, no_wrap=True)
-    for line in found:
-        table.add_row(*(Text(str(value)) for value in msgspec.structs.astuple(line)))
-    open_console().print(table)
+    Listing(_row, "flow, position, recorded, asked", none="").print(found)
     return 1
+
+
+def _row(line: Mismatch) -> Row:
+    return tuple(map(Text, (line.flow, line.position, line.recorded, line.asked)))
 
 
 def export_flows(
@@ -116,7 +114,7 @@ def export_flows(
             written = redacted(history) if redact else history
             (beside / _file_of(history.flow_id)).write_bytes(msgspec.json.encode(written))
             count += 1
-        if workflow is not None and not count:
+        if not count:
             await check_known_workflow(flows, workflow)
         return count
 

@@ -10,26 +10,23 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from eventbus import DefinitionError, PayloadError
 from eventbus.cli.toolkit import (
     CommandError,
+    Listing,
+    Row,
     UrlOption,
     load_provider,
     moment,
-    open_console,
     say,
+    show_found,
     shown,
-    tell_asked,
-    write_lines,
 )
 from eventbus.lowlevel import JobClient
 from workflows import WorkflowProvider
-from workflows.cli.asking import ask_flows
+from workflows.cli.asking import FlowArgument, JsonOption, WorkflowOption, ask_flows, check_known_workflow
 from workflows.cli.flow_history import registry_of
-from workflows.cli.known_workflows import check_known_workflow
 from workflows.client.histories import FlowRecord, read_record, recorded_flows
 from workflows.client.open_waits import open_waits
 from workflows.client.sent_signals import check_json
@@ -63,7 +60,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 def send_signal(
-    flow_id: Annotated[str, typer.Argument(metavar="ID", help="The flow's id.")],
+    flow_id: FlowArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the signal.")],
     payload: Annotated[str, typer.Argument(metavar="JSON", help="Its payload.")] = "null",
     *,
@@ -101,7 +98,7 @@ def send_signal(
 
 
 def send_trigger(
-    flow_id: Annotated[str, typer.Argument(metavar="ID", help="The flow's id.")],
+    flow_id: FlowArgument,
     transition: Annotated[str, typer.Argument(metavar="TRANSITION", help="The name of the transition.")],
     payload: Annotated[str, typer.Argument(metavar="JSON", help="Its payload.")] = "null",
     *,
@@ -173,8 +170,8 @@ def check_place(app: str, flow_id: str, place: str) -> None:
 
 def list_waiting(
     *,
-    workflow: Annotated[str | None, typer.Option(metavar="NAME", help="Of this workflow only.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    workflow: WorkflowOption = None,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> int:
     """List what the open flows wait for: signals, times, workers and retries; with --json an object on a
@@ -186,18 +183,12 @@ def list_waiting(
     async def read(flows: WorkflowProvider) -> list[Waiting]:
         jobs, names = flows.provider.jobs, [workflow] if workflow else []
         found = [line async for flow in recorded_flows(jobs, names) for line in await _lines_of(jobs, flow)]
-        if workflow is not None and not found:
+        if not found:
             await check_known_workflow(flows, workflow)
         return found
 
     found = ask_flows(url, read, reads_only=True)
-    if as_json:
-        write_lines(found)
-    elif found:
-        open_console().print(_table(found))
-    else:
-        say("no flow waits")
-        tell_asked()
+    show_found(found, _LISTING.print, as_json=as_json)
     return 0
 
 
@@ -229,14 +220,12 @@ def _told(line: Waiting) -> str:
     return f"signal {line.waits_for}" if line.waits_for else "a time"
 
 
-def _table(found: list[Waiting]) -> Table:
-    has_nested = any(line.root_id != line.flow_id for line in found)
-    table = Table(box=None, pad_edge=False)
-    for name in ("flow", "call", "waits for", "since", "until", *(["part of"] if has_nested else [])):
-        table.add_column(name, no_wrap=True)
-    for line in found:
-        until = moment(line.until_ms) if line.until_ms else ""
-        root = line.root_id if line.root_id != line.flow_id else ""
-        texts = (line.flow_id, line.position, _told(line), moment(line.since_ms), until)
-        table.add_row(*map(Text, texts), *([Text(root)] if has_nested else []))
-    return table
+def _row(line: Waiting) -> Row:
+    until = moment(line.until_ms) if line.until_ms else ""
+    root = line.root_id if line.root_id != line.flow_id else ""
+    return line.flow_id, line.position, _told(line), moment(line.since_ms), until, root
+
+
+_LISTING = Listing(
+    _row, "flow, call, waits for, since, until, part of", none="no flow waits", optional="part of"
+)

@@ -1,4 +1,4 @@
-"""Printing flows for people: a list as a table, one flow as a tree."""
+"""The listing of flows, and one flow as a tree for people."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from eventbus.cli.toolkit import json_text, moment, open_console, printable, say, span, tell_asked
+from eventbus.cli.toolkit import Listing, Row, json_text, moment, open_console, printable, span
 from eventbus.lowlevel import FINAL_STATES
 from workflows import END, FlowReport, FlowSummary, FlowTree, MachineReport, StepReport
 
-__all__ = ["print_list", "print_tree"]
+__all__ = ["FLOWS", "print_tree"]
 
 _SHORT = 500
 """Characters of a value that are shown."""
@@ -34,33 +33,13 @@ _STYLES = {
 }
 
 
-def print_list(found: list[FlowSummary]) -> None:
-    """Print flows as a table."""
-    if not found:
-        say("no flows")
-        tell_asked()
-        return
-    rows = [
-        (
-            Text(summary.flow_id),
-            _state("parked" if summary.is_parked else summary.state, summary.rollback),
-            Text(str(summary.run)),
-            Text(str(summary.completed)),
-            Text(moment(summary.created_ms)),
-            Text(span(summary.created_ms, summary.ended_ms)),
-        )
-        for summary in found
-    ]
-    table = Table(box=None, pad_edge=False)
-    for place, name in enumerate(("flow", "state", "run", "done", "began", "took")):
-        # On a narrow screen only the error is cut, because people copy the id.
-        widest = max(len(name), *(row[place].cell_len for row in rows))
-        justify = "right" if name in ("run", "done") else "left"
-        table.add_column(name, no_wrap=True, min_width=widest, justify=justify)
-    table.add_column("error", no_wrap=True, overflow="ellipsis")
-    for row, summary in zip(rows, found, strict=True):
-        table.add_row(*row, Text(printable(summary.error)))
-    open_console().print(table)
+def _row(flow: FlowSummary) -> Row:
+    state = _state("parked" if flow.is_parked else flow.state, flow.rollback)
+    times = (moment(flow.created_ms), span(flow.created_ms, flow.ended_ms))
+    return flow.flow_id, state, flow.run, flow.completed, *times, flow.error
+
+
+FLOWS: Listing[FlowSummary] = Listing(_row, "flow, state, >run, >done, began, took, error", none="no flows")
 
 
 def print_tree(flow: FlowTree, *, is_full: bool = False) -> None:

@@ -6,31 +6,29 @@ and a worker that has the workflow runs a retry.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from typer.core import TyperGroup
 
 from eventbus import UnknownJob
-from eventbus.cli.toolkit import CommandError, UrlOption, say, shown, write_json, write_lines
+from eventbus.cli.toolkit import CommandError, UrlOption, say, show_found, shown
 from workflows import FlowSummary, WorkflowProvider
-from workflows.cli.asking import ask_flows
+from workflows.cli.asking import FlowArgument, JsonOption, WorkflowOption, ask_flows, check_known_workflow
 from workflows.cli.flow_graph import draw_graph
 from workflows.cli.flow_history import check_flows, export_flows
 from workflows.cli.flow_signals import check_place, list_waiting, send_signal, send_trigger
-from workflows.cli.flow_views import print_list, print_tree
+from workflows.cli.flow_views import FLOWS, print_tree
 from workflows.cli.following import follow_flow
-from workflows.cli.known_workflows import check_known_workflow
 from workflows.cli.many_flows import cancel_all, retry_all
 from workflows.records.report import FlowState
 
 __all__ = ["app"]
 
 T = TypeVar("T")
-
-_Flow = Annotated[str, typer.Argument(metavar="ID", help="The flow's id.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class _Group(TyperGroup):
@@ -55,12 +53,12 @@ def flows() -> None:
 @app.command("list")
 def list_flows(
     *,
-    workflow: Annotated[str | None, typer.Option(metavar="NAME", help="Of this workflow only.")] = None,
+    workflow: WorkflowOption = None,
     state: Annotated[
         str | None, typer.Option(metavar="STATE", help="Of this state only: running, failed, ...")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest N.")] = 20,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> int:
     """List the newest flows; with --json an object on a line for each."""
@@ -70,24 +68,20 @@ def list_flows(
 
     async def read(flows: WorkflowProvider) -> list[FlowSummary]:
         found = await flows.flows(workflow, state=state, limit=limit)
-        if workflow is not None and not found:
+        if not found:
             await check_known_workflow(flows, workflow)
         return found
 
-    found = ask_flows(url, read, reads_only=True)
-    if as_json:
-        write_lines(found)
-        return 0
-    print_list(found)
+    show_found(ask_flows(url, read, reads_only=True), FLOWS.print, as_json=as_json)
     return 0
 
 
 @app.command("show")
 def show_flow(
-    flow_id: _Flow,
+    flow_id: FlowArgument,
     *,
     full: Annotated[bool, typer.Option("--full", help="Whole inputs, outputs and states.")] = False,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> int:
     """Show a flow as a tree: input, state and output; its steps with states, times and errors,
@@ -96,38 +90,30 @@ def show_flow(
     What is marked as sensitive is hidden; `eventbus jobs show ID --reveal` shows it.
     """
     tree = ask_flows(url, lambda flows: flows.tree(flow_id), reads_only=True)
-    if as_json:
-        write_json(tree)
-        return 0
-    print_tree(tree, is_full=full)
+    show_found(tree, partial(print_tree, is_full=full), as_json=as_json)
     return 0
 
 
 @app.command("cancel")
 def cancel_flow(
-    flow_id: _Flow,
+    flow_id: FlowArgument,
     *,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Told to whoever waits for the flow.")] = "",
     url: UrlOption = None,
 ) -> int:
     """Stop a flow, and have what it did rolled back; ends when that is recorded."""
-
-    async def cancel(flows: WorkflowProvider) -> str:
-        handle = flows.handle(flow_id)
-        return "" if await handle.cancel(reason) else (await handle.status()).state
-
-    state = ask_flows(url, cancel)
-    if state:
-        raise CommandError(
-            f"flow {flow_id} is {state.replace('_', ' ')}, there is nothing to cancel", exit_code=1
-        )
-    say(f"flow {flow_id} is being cancelled")
-    return 0
+    return _change(
+        url,
+        flow_id,
+        lambda flows: flows.handle(flow_id).cancel(reason),
+        done="is being cancelled",
+        refused=", there is nothing to cancel",
+    )
 
 
 @app.command("retry")
 def retry_flow(
-    flow_id: _Flow,
+    flow_id: FlowArgument,
     *,
     from_start: Annotated[bool, typer.Option("--from-start", help="Run all its steps again.")] = False,
     resume: Annotated[
@@ -171,18 +157,33 @@ def retry_flow(
 
 
 @app.command("remove")
-def remove_flow(flow_id: _Flow, *, url: UrlOption = None) -> int:
+def remove_flow(flow_id: FlowArgument, *, url: UrlOption = None) -> int:
     """Remove a flow that has ended, with its steps and sub-workflows."""
+    return _change(
+        url,
+        flow_id,
+        lambda flows: flows.remove(flow_id),
+        done="is removed",
+        refused=", and is not removed; cancel it first",
+    )
 
-    async def remove(flows: WorkflowProvider) -> str:
-        return "" if await flows.remove(flow_id) else (await flows.handle(flow_id).status()).state
 
-    state = ask_flows(url, remove)
-    if state:
-        raise CommandError(
-            f"flow {flow_id} is {state.replace('_', ' ')}, and is not removed; cancel it first", exit_code=1
-        )
-    say(f"flow {flow_id} is removed")
+def _change(
+    url: str | None,
+    flow_id: str,
+    change: Callable[[WorkflowProvider], Awaitable[bool]],
+    *,
+    done: str,
+    refused: str,
+) -> int:
+    """Change a flow, and say so. If its state does not allow it, the command fails with the state."""
+
+    async def ask(flows: WorkflowProvider) -> str:
+        return "" if await change(flows) else (await flows.handle(flow_id).status()).state
+
+    if state := ask_flows(url, ask):
+        raise CommandError(f"flow {flow_id} is {state.replace('_', ' ')}{refused}", exit_code=1)
+    say(f"flow {flow_id} {done}")
     return 0
 
 

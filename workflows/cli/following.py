@@ -21,7 +21,7 @@ from eventbus import StoreUnavailable
 from eventbus.cli.toolkit import UrlOption, moment, printable, say, span, write_json
 from eventbus.lowlevel import FINAL_STATES, JobClient, clock
 from workflows import FlowTree, StepReport, WorkflowProvider
-from workflows.cli.asking import ask_flows
+from workflows.cli.asking import FlowArgument, ask_flows
 from workflows.client.histories import FlowRecord, flows_within
 from workflows.client.open_waits import open_waits
 from workflows.records.entries import Entry
@@ -144,7 +144,7 @@ class Follower:
 
 
 def follow_flow(
-    flow_id: Annotated[str, typer.Argument(metavar="ID", help="The flow's id.")],
+    flow_id: FlowArgument,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print an object on a line for each.")] = False,
     url: UrlOption = None,

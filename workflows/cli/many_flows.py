@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from eventbus.cli.toolkit import UrlOption, agree, say, tell_asked
+from eventbus.cli.toolkit import DryRunOption, UrlOption, YesOption, agree, say, tell_asked
 from workflows import FlowsChange, WorkflowProvider
-from workflows.cli.asking import ask_flows
-from workflows.cli.known_workflows import check_known_workflow
+from workflows.cli.asking import ask_flows, check_known_workflow
 
 __all__ = ["cancel_all", "retry_all"]
 
@@ -27,8 +26,6 @@ _Error = Annotated[
         "--error", metavar="TEXT", help="With this error alone: as `flows list` has it, or its type."
     ),
 ]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
-_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 _Change = Callable[..., Awaitable[FlowsChange]]
 
@@ -48,8 +45,8 @@ def retry_all(
         typer.Option("--older-than", metavar="TIME", help="That ended so long ago: 7d, '2 hours'."),
     ] = None,
     from_start: Annotated[bool, typer.Option("--from-start", help="Run all their steps again.")] = False,
-    dry_run: _DryRun = False,
-    yes: _Yes = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     url: UrlOption = None,
 ) -> int:
     """Retry all failed flows of a workflow, or those with one error. Counts them, and asks first."""
@@ -78,8 +75,8 @@ def cancel_all(
         typer.Option("--older-than", metavar="TIME", help="That were started so long ago: 7d, '2 hours'."),
     ] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Told to whoever waits for them.")] = "",
-    dry_run: _DryRun = False,
-    yes: _Yes = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     url: UrlOption = None,
 ) -> int:
     """Cancel all open flows of a workflow, and have what they did rolled back. Counts them, and asks
@@ -115,7 +112,7 @@ def _run(
         found, before = 0, 0
         async for change in _pages(choose(flows), workflow, {**options, "dry_run": True}):
             found, before = found + change.count, change.before
-        if not found and workflow is not None:
+        if not found:
             await check_known_workflow(flows, workflow)
         return found, before
 

@@ -37,7 +37,7 @@ from workflows.records.ids import find_member, is_nested, list_name, parent_of, 
 from workflows.records.records import FlowMessage, encode_message, read_message_of
 from workflows.records.status import status_of
 
-__all__ = ["retry_flow"]
+__all__ = ["check_whole", "retry_flow"]
 
 _MOST_IDS = 2050
 """The server remembers no more, even of one byte each."""
@@ -62,12 +62,12 @@ async def retry_flow(
     """
     page = await jobs.look(flow_id, listed="done", limit=0, deadline=deadline)
     if not page.root:
-        _check_whole(flow_id)
+        check_whole(flow_id, "retry")
         raise UnknownJob(flow_id)
     state = status_of(page.root).state
     last = read_message_of(flow_id, page.root.get("body", ""))
     if state in FINAL_STATES or not last.machine:
-        _check_whole(flow_id)  # a machine that stands inside another flow goes on for that one
+        check_whole(flow_id, "retry")  # a machine that stands inside another flow goes on for that one
     if state not in FINAL_STATES:
         if not last.machine:
             raise FlowNotEnded(flow_id=flow_id, state=state)
@@ -217,12 +217,13 @@ def _kept_in(history: GraphHistory, last: FlowMessage) -> dict[str, int]:
     }
 
 
-def _check_whole(flow_id: str) -> None:
+def check_whole(flow_id: str, verb: str) -> None:
+    """Raise UsageError for the flow of a sub-workflow, which is changed with the whole alone."""
     parent = parent_of(flow_id)
     if parent is not None:
         raise UsageError(
             f"flow {flow_id} is a part of flow {parent.flow_id}, whose step {parent.step!r} started it; "
-            "retry that flow"
+            f"{verb} that flow"
         )
 
 

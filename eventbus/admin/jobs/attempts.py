@@ -124,14 +124,7 @@ def _read(text: str, run: RunTimes) -> FailureReport:
     try:
         record = _decode(text)
     except (msgspec.MsgspecError, UnicodeError):
-        return FailureReport(
-            kind="failed",
-            type=plain(text),
-            worker=run.worker,
-            due_ms=run.due_ms,
-            started_ms=run.started_ms,
-            ended_ms=run.ended_ms,
-        )
+        return FailureReport(kind="failed", type=plain(text), **run._asdict())
     is_put_off = record.kind == "put-off"
     return FailureReport(
         kind="stalled" if record.stalls else "put-off" if is_put_off else "failed",

@@ -1,7 +1,10 @@
-"""Edits of jobs that wait: what an edit makes of a message, and what became of it (`Jobs.edit`)."""
+"""Edits of jobs that wait (`Jobs.edit`): the revision that the editor has seen, what an edit makes of a
+message, and what became of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,7 +14,21 @@ from eventbus.model.message import decode_message, encode_message
 from eventbus.model.redaction.hidden_values import mark_guessed
 from eventbus.model.redaction.redacting import find_hidden
 
-__all__ = ["JobEdit", "check_whole", "mark_body", "was_edited", "with_payload"]
+__all__ = [
+    "JobEdit",
+    "check_whole",
+    "differences_of",
+    "mark_body",
+    "revision_of",
+    "was_edited",
+    "with_payload",
+]
+
+_PARTS = (
+    "its payload, delay or priority was edited",
+    "its due time is another one",
+    "it was attempted",
+)
 
 
 class JobEdit(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,3 +85,23 @@ def was_edited(word: str, job_id: str) -> bool:
             "it"
         )
     return word == "changed"
+
+
+def revision_of(fields: Mapping[str, str]) -> str:
+    """Return the revision of a job's record: what an editor has seen of it, without its payload.
+
+    It is made of the last edit, the due time and the attempts, in plain text, so that one revision can say
+    what another one has changed. It holds no digest of the payload, by which a short secret in it could be
+    found.
+    """
+    return ".".join(fields.get(name) or "0" for name in ("edited", "due", "attempts"))
+
+
+def differences_of(seen: str, now: str) -> list[str]:
+    """Return what has changed between two revisions, as sentences; empty if they are the same."""
+    if seen == now:
+        return []
+    old, new = seen.split("."), now.split(".")
+    if len(old) != len(new):
+        return [f"{seen[:64]!r} is no revision of it"]
+    return [said for said, one, other in zip(_PARTS, old, new, strict=True) if one != other]

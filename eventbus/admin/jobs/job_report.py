@@ -13,8 +13,8 @@ from anyio import to_thread
 
 from eventbus.admin.jobs.attempts import FailureReport, RunTimes, error_line, read_failures
 from eventbus.admin.jobs.chain import chain_of
-from eventbus.admin.jobs.revision import revision_of
-from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry, number_of, read_attempts, tell_timeline
+from eventbus.admin.jobs.edits import revision_of
+from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry, read_attempts, tell_timeline
 from eventbus.emit.route import Routes
 from eventbus.errors import UnknownJob
 from eventbus.model.message import decode_message
@@ -24,6 +24,7 @@ from eventbus.model.redaction.places import DOTS
 from eventbus.model.redaction.redacting import Names
 from eventbus.store.calls.error_text import plain
 from eventbus.store.calls.queries import JobLook
+from eventbus.store.readable import number_in
 from eventbus.store.store import Store
 
 __all__ = [
@@ -148,15 +149,15 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
     is_stale = "edited" in fields and hidden.may_hide
     state, queue = fields.get("state", "unknown"), fields.get("queue", "")
     last = RunTimes(
-        number_of(fields, "due"),
-        number_of(fields, "claimed"),
-        number_of(fields, "ended"),
+        number_in(fields, "due"),
+        number_in(fields, "claimed"),
+        number_in(fields, "ended"),
         worker_of(fields.get("token", "")) if state == "active" else fields.get("worker", ""),
     )
     failures = read_failures(state, look.text, look.log, last, hidden)
     attempts = read_attempts(fields, failures, last)
     chain = chain_of(job_id, queue, look.body)
-    emitted_ms = number_of(fields, "created")
+    emitted_ms = number_in(fields, "created")
     started_ms = attempts[-1].started_ms if attempts else 0
     return JobReport(
         id=job_id,
@@ -167,8 +168,8 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
         error=error_line(look.text, hidden) if state in ("failed", "cancelled") else "",
         errors=[str(failure) for failure in failures],
         failures=failures,
-        attempts=number_of(fields, "attempts"),
-        stalls=number_of(fields, "stalls"),
+        attempts=number_in(fields, "attempts"),
+        stalls=number_in(fields, "stalls"),
         progress=DOTS if is_stale and look.progress else hidden.in_texts(_value(look.progress)),
         emitted_ms=emitted_ms,
         first_started_ms=_first_start(fields, attempts),
@@ -181,7 +182,7 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
         lease_ms=look.lease_end if state == "active" else 0,
         tree=fields.get("root", ""),
         is_root="tree" in fields,
-        run=number_of(fields, "run") or 1,
+        run=number_in(fields, "run") or 1,
         stop=fields.get("stop", ""),
         why=fields.get("why", "") if state == "parked" else "",
         attempts_log=attempts,
@@ -200,7 +201,7 @@ def _first_start(fields: dict[str, str], attempts: list[AttemptReport]) -> int:
 
     A record of an older release does not say it. Then the first entry of its log does, if it has its time.
     """
-    first = number_of(fields, "first")
+    first = number_in(fields, "first")
     return first or (attempts[0].started_ms if attempts else 0)
 
 

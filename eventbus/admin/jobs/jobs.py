@@ -20,7 +20,15 @@ import msgspec
 
 from eventbus.admin.controls import Controls
 from eventbus.admin.jobs.attempts import error_line
-from eventbus.admin.jobs.edits import JobEdit, check_whole, mark_body, was_edited, with_payload
+from eventbus.admin.jobs.edits import (
+    JobEdit,
+    check_whole,
+    differences_of,
+    mark_body,
+    revision_of,
+    was_edited,
+    with_payload,
+)
 from eventbus.admin.jobs.field_search import FieldMatches, FieldSearch, read_field
 from eventbus.admin.jobs.job_cursor import (
     check_ended,
@@ -33,10 +41,15 @@ from eventbus.admin.jobs.job_cursor import (
 )
 from eventbus.admin.jobs.job_report import JobReport, look_at, read_job, worker_of
 from eventbus.admin.jobs.lookups import ChainSearch, FoundJobs, find_by_key, list_searched
-from eventbus.admin.jobs.reasons import StateReason, WaitFacts, explain, explain_orphan
+from eventbus.admin.jobs.reasons import (
+    StateReason,
+    WaitFacts,
+    explain,
+    explain_orphan,
+    look_around,
+    look_before,
+)
 from eventbus.admin.jobs.retrials import PURGED, RETRIED, remove_jobs, was_done
-from eventbus.admin.jobs.revision import differences_of, revision_of
-from eventbus.admin.jobs.wait_facts import look_around, look_before
 from eventbus.admin.namespace import Namespace, OldName
 from eventbus.admin.queue_name import queue_of
 from eventbus.emit.route import Route
@@ -113,8 +126,7 @@ class Jobs(Namespace):
         `reveal`. With `names`, a function that says of the name of a field whether its value is hidden, these
         values are hidden everywhere, too. Raises UnknownJob, also for text that is not a job id.
         """
-        deadline = self._deadline()
-        store = self._store("look at a job")
+        store, deadline = self._begin("look at a job")
         return await read_job(store, self._routes, job_id, reveal=reveal, names=names, deadline=deadline)
 
     async def why(self, job_id: str) -> StateReason:
@@ -122,8 +134,7 @@ class Jobs(Namespace):
 
         Raises UnknownJob, also for text that is not a job id.
         """
-        deadline = self._deadline()
-        store = self._store("look at a job")
+        store, deadline = self._begin("look at a job")
         look = await look_at(store, job_id, deadline)
         fields, worker = look.fields, worker_of(look.fields.get("token", ""))
         if fields.get("state") == "active" and look.lease_end:
@@ -159,8 +170,7 @@ class Jobs(Namespace):
         """
         if (idempotency_key is None) == (correlation_id is None):
             raise DefinitionError("expected either idempotency_key or correlation_id")
-        deadline = self._deadline()
-        store = self._store("find jobs")
+        store, deadline = self._begin("find jobs")
         if idempotency_key is not None and event_or_queue is None:
             raise DefinitionError("expected the event of the key, because each event has keys of its own")
         queues = await list_searched(store, event_or_queue, deadline)
@@ -188,8 +198,7 @@ class Jobs(Namespace):
         queue, path_and_value = queue_of(event_or_queue), read_field(field)
         place: Cursor | None = read_cursor(cursor)
         check_state(state)
-        deadline = self._deadline()
-        store = self._store("find jobs")
+        store, deadline = self._begin("find jobs")
         search = FieldSearch(store, self._routes, path_and_value, names=names, deadline=deadline)
         return await search.run(queue, state, place)
 
@@ -300,8 +309,7 @@ class Jobs(Namespace):
         `<id>@<group>` is the job of a group; others of the emission are not touched. Raises UsageError also
         if its key stands for a later job by now, if its group was removed, and if its record is damaged.
         """
-        deadline = self._deadline()
-        store = self._store("retry a job")
+        store, deadline = self._begin("retry a job")
         (word,) = await store.controls.retrials.retry(
             [check_job_id(job_id)], states=(*RETRIED, *(("completed",) if rerun else ())), deadline=deadline
         )
@@ -319,8 +327,7 @@ class Jobs(Namespace):
 
         `<id>@<group>` is the job of a group; others of the emission are not touched.
         """
-        deadline = self._deadline()
-        store = self._store("remove a job")
+        store, deadline = self._begin("remove a job")
         (word,) = await remove_jobs(store, self._settings, [check_job_id(job_id)], PURGED, deadline=deadline)
         return was_done(word, job_id, "removed")
 
@@ -350,13 +357,12 @@ class Jobs(Namespace):
         current, place = read_place(cursor, states)
         if not 0 < limit <= PAGE_JOBS:
             raise DefinitionError(f"expected limit to be 1 to {PAGE_JOBS}, got: {shown(limit)}")
-        inspection = self._store("list jobs").inspection
-        deadline = self._deadline()
+        store, deadline = self._begin("list jobs")
         found: list[JobSummary] = []
         oldest = 0 if since is None else await self._ended_since(states, since, deadline)
         for _ in range(_PAGES):
             left = limit - len(found)
-            page = await inspection.jobs(queue, current, cursor=place, limit=left, deadline=deadline)
+            page = await store.inspection.jobs(queue, current, cursor=place, limit=left, deadline=deadline)
             rows, following = cut_older(page, oldest)
             found += [_summary(row, current) for row in rows]
             if following is None:

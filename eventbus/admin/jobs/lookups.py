@@ -18,6 +18,7 @@ from eventbus.model.event import Event
 from eventbus.model.names import EVENT_QUEUES, split_group
 from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.queries import Cursor, JobLook
+from eventbus.store.readable import number_in
 from eventbus.store.store import Store
 
 __all__ = ["ChainSearch", "FoundJob", "FoundJobs", "find_by_key", "found_job", "list_searched"]
@@ -152,13 +153,8 @@ def found_job(job: str, look: JobLook) -> FoundJob:
         id=job,
         queue=fields.get("queue", ""),
         state=state,
-        attempts=_number(fields, "attempts"),
-        created_ms=_number(fields, "created"),
-        ended_ms=_number(fields, "ended"),
+        attempts=number_in(fields, "attempts"),
+        created_ms=number_in(fields, "created"),
+        ended_ms=number_in(fields, "ended"),
         error=error_line(look.text) if state in ("failed", "cancelled") else "",
     )
-
-
-def _number(fields: dict[str, str], name: str) -> int:
-    text = fields.get(name, "")
-    return int(text) if text.isdecimal() else 0

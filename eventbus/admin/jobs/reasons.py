@@ -1,9 +1,9 @@
 """Why a job is in its state: what it waits for, in one word, one sentence, and the facts of it.
 
-It is read from a few answers of the server: about the job, about its queue, and about who holds its place
-there. A change between them may make the reason a moment old; it never makes one up. Of several reasons the
-first one counts that somebody must do something about: a pause, then that no worker serves the queue, then a
-limit.
+It is read from a bounded number of answers of the server, however many jobs run: about the job, about its
+queue, and about who holds its place there. A change between them may make the reason a moment old; it never
+makes one up. Of several reasons the first one counts that somebody must do something about: a pause, then
+that no worker serves the queue, then a limit.
 """
 
 from __future__ import annotations
@@ -16,10 +16,24 @@ from urllib.parse import unquote
 import msgspec
 
 from eventbus.admin.controls import QueueControls
+from eventbus.admin.jobs.job_report import worker_of
+from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.control_store import Hindrance
-from eventbus.store.calls.silent_workers import SilentWorker
+from eventbus.store.calls.queries import Cursor
+from eventbus.store.calls.silent_workers import SilentWorker, find_silent
+from eventbus.store.readable import number_in
+from eventbus.store.store import Store
 
-__all__ = ["Holder", "ReasonKind", "StateReason", "WaitFacts", "explain", "explain_orphan"]
+__all__ = [
+    "Holder",
+    "ReasonKind",
+    "StateReason",
+    "WaitFacts",
+    "explain",
+    "explain_orphan",
+    "look_around",
+    "look_before",
+]
 
 ReasonKind: TypeAlias = Literal[
     "ended",
@@ -42,6 +56,8 @@ ReasonKind: TypeAlias = Literal[
 
 _NAMED = 5
 """At most so many jobs that hold a place are named."""
+_LOOKED = 50
+"""Of so many jobs that run longest the record is read."""
 _SUSPECT = 3
 """A job that is blamed for so many stalls waits with the suspects (`docs/how-the-engine-works.md`)."""
 
@@ -94,16 +110,18 @@ def explain(
     """Return the reason for the state in a job's record. `worker` is who holds it."""
     state, text = fields.get("state", ""), ""
     if state in ("completed", "failed", "cancelled"):
-        return StateReason(kind="ended", text=f"It has ended as {state}.", since_ms=_number(fields, "ended"))
+        return StateReason(
+            kind="ended", text=f"It has ended as {state}.", since_ms=number_in(fields, "ended")
+        )
     if state == "active":
-        since = _number(fields, "claimed")
+        since = number_in(fields, "claimed")
         text = f"Worker {worker} has run it since {_time(since)}."
         return StateReason(kind="running", text=text, since_ms=since, by=worker)
     if state == "delayed":
         return _explain_delay(fields, around)
     if state == "waiting-children":
         what = "a signal" if "listens" in fields else "the jobs that it needs"
-        ends = _number(fields, "wakes")
+        ends = number_in(fields, "wakes")
         text = f"It waits for {what}" + (f", until {_time(ends)} at most." if ends else ".")
         return StateReason(kind="asleep" if "listens" in fields else "children", text=text, until_ms=ends)
     if state == "parked":
@@ -121,7 +139,7 @@ def explain(
 
 def explain_orphan(fields: Mapping[str, str], worker: str, lease_end: int) -> StateReason:
     """Return the reason of a job whose worker has not renewed its lease, which has ended."""
-    since = _number(fields, "claimed")
+    since = number_in(fields, "claimed")
     text = (
         f"Worker {worker} has run it since {_time(since)}, but has renewed no lease, which ended at "
         f"{_time(lease_end)}. "
@@ -131,7 +149,7 @@ def explain_orphan(fields: Mapping[str, str], worker: str, lease_end: int) -> St
 
 
 def _explain_delay(fields: Mapping[str, str], around: WaitFacts) -> StateReason:
-    due = _number(fields, "due")
+    due = number_in(fields, "due")
     if before := fields.get("after", ""):
         text = f"It begins once job {before} of its key has ended."
         return StateReason(kind="job-before", **_with_holders(text, around))
@@ -139,7 +157,7 @@ def _explain_delay(fields: Mapping[str, str], around: WaitFacts) -> StateReason:
         return StateReason(
             kind="asleep", text=f"It waits for a signal, until {_time(due)} at most.", until_ms=due
         )
-    if attempts := _number(fields, "attempts"):
+    if attempts := number_in(fields, "attempts"):
         times = "once" if attempts == 1 else f"{attempts} times"
         text = f"It has failed {times}. Its next attempt is due at {_time(due)}."
         return StateReason(kind="retry", text=text, until_ms=due)
@@ -157,7 +175,7 @@ def _explain_wait(fields: Mapping[str, str], queue: QueueControls, around: WaitF
         return StateReason(kind="paused", text=text, since_ms=queue.paused_ms, by=queue.paused_by)
     if not queue.workers:
         return _explain_unserved(name, around)
-    if _number(fields, "stalls") - _number(fields, "spared") >= _SUSPECT:
+    if number_in(fields, "stalls") - number_in(fields, "spared") >= _SUSPECT:
         text = (
             "Its workers died three times or more, "
             "so it waits until a worker can run it with few others, or alone."
@@ -227,13 +245,46 @@ def _with_holders(text: str, around: WaitFacts) -> dict[str, Any]:
     }
 
 
+async def look_around(store: Store, queue: QueueControls, lane: str, deadline: float) -> WaitFacts:
+    """Return what is around a waiting job of this queue. `lane` is its limit key, `''` for none."""
+    inspection = store.inspection
+    now = await inspection.roster.now(deadline=deadline)
+    around = WaitFacts(queue=queue, now=now)
+    if not queue.workers:
+        silent = find_silent(await inspection.roster.workers(deadline=deadline), now)
+        return around._replace(silent=silent.get(queue.queue, ()))
+    if queue.limit is not None:
+        around = around._replace(
+            hindrance=await store.controls.hindrance(queue.queue, lane, deadline=deadline)
+        )
+    is_key = around.hindrance is not None and around.hindrance.rests
+    holders = await _find_holders(store, queue.queue, lane if is_key else None, deadline)
+    return around._replace(holders=holders)
+
+
+async def look_before(store: Store, job: str, deadline: float) -> WaitFacts:
+    """Return what is around a job that begins once another one has ended."""
+    now = await store.inspection.roster.now(deadline=deadline)
+    look = await store.inspection.job(job, deadline=deadline)
+    if look.fields.get("state") != "active":
+        return WaitFacts(now=now)
+    since = int(look.fields.get("claimed") or now)
+    return WaitFacts(holders=[Holder(job, since, worker_of(look.fields.get("token", "")))], now=now)
+
+
+async def _find_holders(store: Store, queue: str, lane: str | None, deadline: float) -> list[Holder]:
+    """Return the jobs of a queue that run, the longest first; with a `lane` those of that limit key alone."""
+    page = await store.inspection.jobs(queue, "active", cursor=Cursor(), limit=PAGE_JOBS, deadline=deadline)
+    holders: list[Holder] = []
+    for row in sorted(page.jobs, key=lambda each: each.claimed)[:_LOOKED]:
+        fields = (await store.inspection.job(row.id, deadline=deadline)).fields
+        if fields.get("state") == "active" and lane in (None, fields.get("limit", "")):
+            holders.append(Holder(row.id, row.claimed, worker_of(fields.get("token", ""))))
+    return holders
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _number(fields: Mapping[str, str], name: str) -> int:
-    text = fields.get(name, "")
-    return int(text) if text.isdecimal() else 0
 
 
 def _time(unix_ms: int) -> str:

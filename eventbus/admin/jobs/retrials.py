@@ -7,7 +7,7 @@ What must always hold: a job that runs is never touched; a repeated call does no
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 
 from eventbus.errors import DefinitionError, StoreCorrupt, UnknownJob, UsageError
@@ -24,10 +24,9 @@ __all__ = [
     "RETRIED",
     "PurgedState",
     "RetriedState",
+    "change_all",
     "check_event",
     "check_known",
-    "count_cheaply",
-    "list_batches",
     "remove_jobs",
     "was_done",
 ]
@@ -41,13 +40,36 @@ _WORDS = {"retried": "retry", "removed": "remove"}
 _PAGE = 500
 
 
-async def count_cheaply(store: Store, queue: str, state: str, *, deadline: float) -> int:
+async def _count_cheaply(store: Store, queue: str, state: str, *, deadline: float) -> int:
     """Return how many jobs are in a state; -1 where some go at a time of their own, which have no count for
     each state.
     """
     if await store.inspection.has_leaving(queue, deadline=deadline):
         return -1
     return await store.inspection.count(queue, state, deadline=deadline)
+
+
+async def change_all(
+    store: Store,
+    queue: str,
+    state: str,
+    error: str | None,
+    *,
+    age: int = 0,
+    change: Callable[[Sequence[str]], Awaitable[int]] | None,
+    deadline: Callable[[], float],
+) -> int:
+    """Change the jobs that are meant, a batch at a time; return how many were changed. `change` says that of
+    a batch; without one they are counted. `deadline` gives that of each call.
+    """
+    if change is None and error is None and not age:
+        known = await _count_cheaply(store, queue, state, deadline=deadline())
+        if known >= 0:
+            return known
+    count = 0
+    async for ids in _list_batches(store, queue, state, error, age=age, deadline=deadline):
+        count += len(ids) if change is None else await change(ids)
+    return count
 
 
 async def remove_jobs(
@@ -63,8 +85,8 @@ async def remove_jobs(
     )
 
 
-async def list_batches(
-    store: Store, queue: str, state: str, error: str | None, *, age: int = 0, deadline: Callable[[], float]
+async def _list_batches(
+    store: Store, queue: str, state: str, error: str | None, *, age: int, deadline: Callable[[], float]
 ) -> AsyncIterator[list[str]]:
     """Yield the ids of the jobs that are meant and were there at the beginning, as many as one call may have.
 

@@ -16,8 +16,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from eventbus.admin.jobs.attempts import FailureReport, RunTimes
+from eventbus.store.readable import number_in
 
-__all__ = ["AttemptReport", "TimelineEntry", "number_of", "read_attempts", "tell_timeline"]
+__all__ = ["AttemptReport", "TimelineEntry", "read_attempts", "tell_timeline"]
 
 Outcome: TypeAlias = Literal[
     "failed", "stalled", "put-off", "suspended", "given-back", "completed", "cancelled", "running"
@@ -87,7 +88,7 @@ def read_attempts(
         attempts.append(
             AttemptReport(
                 outcome=outcome,
-                attempt=number_of(fields, "attempts") + 1,
+                attempt=number_in(fields, "attempts") + 1,
                 due_ms=last.due_ms if outcome in ("completed", "cancelled", "running") else 0,
                 started_ms=last.started_ms,
                 ended_ms=last.ended_ms,
@@ -98,18 +99,8 @@ def read_attempts(
 
 
 def _failed(failure: FailureReport) -> AttemptReport:
-    return AttemptReport(
-        outcome=failure.kind,
-        attempt=failure.attempt,
-        due_ms=failure.due_ms,
-        started_ms=failure.started_ms,
-        ended_ms=failure.ended_ms,
-        worker=failure.worker,
-        type=failure.type,
-        message=failure.message,
-        traceback=failure.traceback,
-        causes=failure.causes,
-    )
+    fields = msgspec.structs.asdict(failure)
+    return AttemptReport(outcome=fields.pop("kind"), **fields)
 
 
 def _outcome_of(fields: Mapping[str, str], newest: AttemptReport | None, last: RunTimes) -> Outcome | None:
@@ -138,7 +129,7 @@ def tell_timeline(fields: Mapping[str, str], attempts: Sequence[AttemptReport]) 
 
 
 def _tell(fields: Mapping[str, str], attempts: Sequence[AttemptReport]) -> Iterator[TimelineEntry]:
-    state, before = fields.get("state", ""), number_of(fields, "created")
+    state, before = fields.get("state", ""), number_in(fields, "created")
     yield TimelineEntry(at_ms=before, what="emitted")
     is_retry = False
     for each in attempts:
@@ -151,22 +142,16 @@ def _tell(fields: Mapping[str, str], attempts: Sequence[AttemptReport]) -> Itera
                 at_ms=each.ended_ms, what=each.outcome, worker=each.worker, attempt=each.attempt, note=note
             )
         before, is_retry = each.ended_ms or each.started_ms, each.outcome == "failed"
-    ended = number_of(fields, "ended")
+    ended = number_in(fields, "ended")
     if ended:
         yield TimelineEntry(at_ms=ended, what="ended", worker=fields.get("worker", ""), note=state)
     elif state == "parked":
-        yield TimelineEntry(at_ms=number_of(fields, "claimed"), what="parked", note=fields.get("why", ""))
+        yield TimelineEntry(at_ms=number_in(fields, "claimed"), what="parked", note=fields.get("why", ""))
     elif state != "active":
-        due = number_of(fields, "due" if state != "waiting-children" else "wakes")
+        due = number_in(fields, "due" if state != "waiting-children" else "wakes")
         if due > before:
             yield _due(due, is_retry=is_retry)
 
 
 def _due(at_ms: int, *, is_retry: bool) -> TimelineEntry:
     return TimelineEntry(at_ms=at_ms, what="retry-at" if is_retry else "delayed-until")
-
-
-def number_of(fields: Mapping[str, str], name: str) -> int:
-    """Return a field of a record as a number, 0 if it is absent or none."""
-    text = fields.get(name, "")
-    return int(text) if text.isdecimal() else 0

@@ -9,15 +9,16 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from eventbus.admin.groups import GroupReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.controls.watching import WatchOption, look
-from eventbus.cli.output import say, write_lines
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, span, tell_asked
+from eventbus.cli.controls.watching import look
+from eventbus.cli.listing import Listing, Row
+from eventbus.cli.options import LinesOption, UrlOption, WatchOption
+from eventbus.cli.output import say
+from eventbus.cli.toolkit import CommandError, ask_server, moment, span
 from eventbus.provider import EventProvider
 
 __all__ = ["groups"]
@@ -31,9 +32,7 @@ def groups(
         typer.Option("--remove", metavar="GROUP", help="Remove this group, cancel what waits for it."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Remove it though workers serve it.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, an object on a line for each.")
-    ] = False,
+    as_json: LinesOption = False,
     watch: WatchOption = False,
     url: UrlOption = None,
 ) -> int:
@@ -52,30 +51,21 @@ def groups(
         return 0
     if force:
         raise CommandError("expected --force with --remove only")
-    look(url, partial(_list, event=event), write_lines if as_json else _print, watch=watch)
+    look(url, partial(_list, event=event), _LISTING.print, as_json=as_json, watch=watch)
     return 0
 
 
-def _print(found: list[GroupReport]) -> None:
-    if not found:
-        say("no groups beside default")
-        tell_asked()
-        return
-    table = Table(box=None, pad_edge=False)
-    for name in ("event", "group", "waiting", "parked", "oldest", "workers", "served"):
-        is_count = name in ("waiting", "parked", "workers")
-        table.add_column(name, no_wrap=True, justify="right" if is_count else "left")
-    for report in found:
-        table.add_row(
-            report.event,
-            report.name,
-            str(report.waiting),
-            str(report.parked),
-            span(report.oldest_ms, 0) if report.oldest_ms else "-",
-            Text(str(report.workers), "" if report.workers else "bold red"),
-            moment(report.served_ms),
-        )
-    open_console().print(table)
+def _row(each: GroupReport) -> Row:
+    oldest = span(each.oldest_ms, 0) if each.oldest_ms else "-"
+    workers = Text(str(each.workers), "" if each.workers else "bold red")
+    return each.event, each.name, each.waiting, each.parked, oldest, workers, moment(each.served_ms)
+
+
+_LISTING = Listing(
+    _row,
+    "event, group, >waiting, >parked, oldest, >workers, served",
+    none="no groups beside default",
+)
 
 
 async def _list(provider: EventProvider, event: str | None) -> list[GroupReport]:

@@ -13,17 +13,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from eventbus.cli.controls.watching import WatchOption, look
-from eventbus.cli.output import say, tell_old_name, write_lines
-from eventbus.cli.toolkit import (
-    CommandError,
-    UrlOption,
-    ask_server,
-    describe_unknown,
-    moment,
-    open_console,
-    tell_asked,
-)
+from eventbus.cli.controls.watching import look
+from eventbus.cli.listing import Listing, Row
+from eventbus.cli.options import LinesOption, UrlOption, WatchOption
+from eventbus.cli.output import say, tell_old_name
+from eventbus.cli.toolkit import CommandError, ask_server, describe_unknown, moment, open_console
 from eventbus.errors import UsageError
 from eventbus.model import clock
 from eventbus.model.names import shown
@@ -40,12 +34,11 @@ T = TypeVar("T")
 app: typer.Typer = typer.Typer(help="List schedules and change them.", invoke_without_command=True)
 
 _Id = Annotated[str, typer.Argument(metavar="ID")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object on a line for each.")]
 
 
 @app.callback()
 def list_unless_asked(
-    context: typer.Context, *, as_json: _Json = False, watch: WatchOption = False, url: UrlOption = None
+    context: typer.Context, *, as_json: LinesOption = False, watch: WatchOption = False, url: UrlOption = None
 ) -> None:
     """Without a command: list."""
     if context.invoked_subcommand is None:
@@ -53,9 +46,9 @@ def list_unless_asked(
 
 
 @app.command("list")
-def list_all(*, as_json: _Json = False, watch: WatchOption = False, url: UrlOption = None) -> None:
+def list_all(*, as_json: LinesOption = False, watch: WatchOption = False, url: UrlOption = None) -> None:
     """List the schedules, the next one first."""
-    look(url, _list, write_lines if as_json else _print, watch=watch)
+    look(url, lambda provider: provider.schedules.list(), _LISTING.print, as_json=as_json, watch=watch)
 
 
 @app.command("show")
@@ -207,44 +200,16 @@ def _lines(report: ScheduleReport) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value]
 
 
-async def _list(provider: EventProvider) -> list[ScheduleReport]:
-    return await provider.schedules.list()
+def _row(each: ScheduleReport) -> Row:
+    times = (show_times(each), moment(each.next), moment(each.last))
+    workers = Text(str(each.workers), "" if each.workers or each.unreadable else "bold red")
+    counts = (each.fired, each.skipped, each.missed, workers)
+    return each.id, each.event, *times, *counts, Text(each.paused), Text(each.skipped_for)
 
 
-def _print(found: list[ScheduleReport]) -> None:
-    if not found:
-        say("no schedules")
-        tell_asked()
-        return
-    table = Table(box=None, pad_edge=False)
-    has_reasons = any(report.skipped_for for report in found)
-    for name in (
-        "schedule",
-        "event",
-        "times",
-        "next",
-        "last",
-        "fired",
-        "skipped",
-        "missed",
-        "workers",
-        "paused",
-        *(["skipped for"] if has_reasons else []),
-    ):
-        is_count = name in ("fired", "skipped", "missed", "workers")
-        table.add_column(name, no_wrap=True, justify="right" if is_count else "left")
-    for report in found:
-        table.add_row(
-            report.id,
-            report.event,
-            show_times(report),
-            moment(report.next) if report.next else "-",
-            moment(report.last) if report.last else "-",
-            str(report.fired),
-            str(report.skipped),
-            str(report.missed),
-            Text(str(report.workers), "" if report.workers or report.unreadable else "bold red"),
-            report.paused,
-            *([report.skipped_for] if has_reasons else []),
-        )
-    open_console().print(table)
+_LISTING = Listing(
+    _row,
+    "schedule, event, times, next, last, >fired, >skipped, >missed, >workers, paused, skipped for",
+    none="no schedules",
+    optional="skipped for",
+)

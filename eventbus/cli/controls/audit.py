@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from eventbus.admin.audit import AuditPage
+from eventbus.admin.audit import AuditEntry
 from eventbus.cli.controls.watching import look
-from eventbus.cli.output import say, write_lines
-from eventbus.cli.toolkit import UrlOption, moment, open_console, printable, tell_asked
+from eventbus.cli.listing import Listing, Row
+from eventbus.cli.options import LinesOption, UrlOption
+from eventbus.cli.times import moment
 from eventbus.provider import EventProvider
 
 __all__ = ["audit"]
@@ -26,38 +25,27 @@ def audit(
         str | None, typer.Option(metavar="OUTCOME", help="changed, unchanged, refused, failed or begun.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="So many.")] = 20,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, an object on a line for each.")
-    ] = False,
+    as_json: LinesOption = False,
     url: UrlOption = None,
 ) -> None:
     """List the actions that were asked for on a dashboard, newest first."""
 
-    async def ask(provider: EventProvider) -> AuditPage:
-        return await provider.inspector.audit.list(
+    async def ask(provider: EventProvider) -> list[AuditEntry]:
+        page = await provider.inspector.audit.list(
             actor=actor, action=action, target=target, outcome=outcome, limit=limit
         )
+        return page.entries
 
-    def show(found: AuditPage) -> None:
-        if as_json:
-            write_lines(found.entries)
-        else:
-            _print(found)
-
-    look(url, ask, show, watch=False)
+    look(url, ask, _LISTING.print, as_json=as_json)
 
 
-def _print(found: AuditPage) -> None:
-    if not found.entries:
-        say("nobody did anything of this kind on a dashboard")
-        tell_asked()
-        return
-    table = Table(box=None, pad_edge=False)
-    for head in ("at", "actor", "action", "target", "outcome"):
-        table.add_column(head, no_wrap=True)
-    table.add_column("reason", no_wrap=True, overflow="ellipsis")
-    for each in found.entries:
-        outcome = f"{each.outcome}: {each.detail}" if each.detail else each.outcome
-        cells = (moment(each.at_ms), each.actor, each.action, each.target or each.queue, outcome, each.reason)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    open_console().print(table)
+def _row(each: AuditEntry) -> Row:
+    outcome = f"{each.outcome}: {each.detail}" if each.detail else each.outcome
+    return moment(each.at_ms), each.actor, each.action, each.target or each.queue, outcome, each.reason
+
+
+_LISTING = Listing(
+    _row,
+    "at, actor, action, target, outcome, reason",
+    none="nobody did anything of this kind on a dashboard",
+)

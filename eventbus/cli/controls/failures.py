@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.controls.watching import WatchOption, look
-from eventbus.cli.output import say, write_lines
-from eventbus.cli.toolkit import UrlOption, moment, open_console, printable, tell_asked
+from eventbus.cli.controls.watching import look
+from eventbus.cli.listing import Listing, Row
+from eventbus.cli.options import LinesOption, UrlOption, WatchOption
+from eventbus.cli.times import moment
 from eventbus.provider import EventProvider
 
 __all__ = ["failures"]
@@ -24,9 +23,7 @@ def failures(
         str | None, typer.Argument(metavar="[NAME]", help="Of this event with its groups, or queue.")
     ] = None,
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, an object on a line for each.")
-    ] = False,
+    as_json: LinesOption = False,
     watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -39,20 +36,12 @@ def failures(
             await check_known(provider, queue, with_groups=True)
         return found
 
-    look(url, ask, write_lines if as_json else _print, watch=watch)
+    look(url, ask, _LISTING.print, as_json=as_json, watch=watch)
 
 
-def _print(found: list[FailureGroup]) -> None:
-    if not found:
-        say("no job has failed")
-        tell_asked()
-        return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("jobs", no_wrap=True, justify="right")
-    for head in ("queue", "newest", "oldest", "sample"):
-        table.add_column(head, no_wrap=True)
-    table.add_column("error", no_wrap=True, overflow="ellipsis")
-    for each in found:
-        cells = (each.queue, moment(each.newest_ms), moment(each.oldest_ms), each.sample, each.error)
-        table.add_row(str(each.count), *(Text(printable(cell)) for cell in cells))
-    open_console().print(table)
+def _row(each: FailureGroup) -> Row:
+    times = moment(each.newest_ms), moment(each.oldest_ms)
+    return each.count, each.queue, *times, each.sample, each.error
+
+
+_LISTING = Listing(_row, ">jobs, queue, newest, oldest, sample, error", none="no job has failed")

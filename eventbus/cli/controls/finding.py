@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from eventbus.admin.jobs.field_search import FieldMatches
-from eventbus.admin.jobs.lookups import FoundJobs
+from eventbus.admin.jobs.lookups import FoundJob, FoundJobs
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.output import say, tell_old_name, write_json
-from eventbus.cli.toolkit import (
-    CommandError,
-    UrlOption,
-    ask_server,
-    moment,
-    open_console,
-    printable,
-    tell_asked,
-)
+from eventbus.cli.controls.watching import look
+from eventbus.cli.listing import Listing, Row
+from eventbus.cli.options import JsonOption, UrlOption
+from eventbus.cli.output import say, tell_old_name
+from eventbus.cli.toolkit import CommandError, moment
 from eventbus.provider import EventProvider
 
 __all__ = ["find"]
@@ -43,7 +37,7 @@ def find(
     ] = None,
     state: Annotated[str, typer.Option(help="Of jobs that --field looks for.")] = "waiting",
     cursor: Annotated[str | None, typer.Option(help="Go on behind what --field has seen.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Find jobs by idempotency key or a field of the payload (of one event), or by correlation id.
@@ -55,76 +49,36 @@ def find(
     if old_correlation is not None:
         tell_old_name("--correlation", "--correlation-id")
         correlation_id = old_correlation
-    queue = None if name is None else queue_of(name)
-    if field is not None:
-        _find_by_field(
-            url, queue, field, state, cursor, as_json=as_json, is_alone=key is None and correlation_id is None
-        )
-        return
-
-    async def ask(provider: EventProvider) -> FoundJobs:
-        found = await provider.inspector.jobs.find(queue, idempotency_key=key, correlation_id=correlation_id)
-        if queue is not None and not found.jobs:
-            await check_known(provider, queue, with_groups=True)
-        return found
-
-    found = ask_server(url, ask, reads_only=True)
-    if as_json:
-        write_json(found)
-    else:
-        _print(found)
-
-
-def _find_by_field(
-    url: str | None,
-    queue: str | None,
-    field: str,
-    state: str,
-    cursor: str | None,
-    *,
-    as_json: bool,
-    is_alone: bool,
-) -> None:
-    if queue is None or not is_alone:
+    queue = "" if name is None else queue_of(name)
+    if field is not None and (not queue or key is not None or correlation_id is not None):
         raise CommandError("--field needs the NAME of an event, and neither --key nor --correlation-id")
 
-    async def ask(provider: EventProvider) -> FieldMatches:
-        found = await provider.inspector.jobs.find_by_field(queue, field, state=state, cursor=cursor)
-        if not found.jobs:
+    async def ask(provider: EventProvider) -> FoundJobs | FieldMatches:
+        jobs = provider.inspector.jobs
+        if field is None:
+            found = await jobs.find(queue or None, idempotency_key=key, correlation_id=correlation_id)
+        else:
+            found = await jobs.find_by_field(queue, field, state=state, cursor=cursor)
+        if queue and not found.jobs:
             await check_known(provider, queue, with_groups=True)
         return found
 
-    found = ask_server(url, ask, reads_only=True)
-    if as_json:
-        write_json(found)
-        return
-    _print(FoundJobs(jobs=found.jobs, seen=found.seen, is_whole=True))
-    if found.cursor is not None:
-        say(
-            f"{found.seen} {state} jobs were looked at, and there are more: --cursor {found.cursor}",
-            err=True,
-        )
+    look(url, ask, partial(_print, state=state), as_json=as_json)
 
 
-def _print(found: FoundJobs) -> None:
-    if found.jobs:
-        table = Table(box=None, pad_edge=False)
-        for head in ("job", "queue", "state", "emitted", "ended"):
-            table.add_column(head, no_wrap=True)
-        table.add_column("error", no_wrap=True, overflow="ellipsis")
-        for each in found.jobs:
-            cells = (
-                each.id,
-                each.queue,
-                each.state,
-                moment(each.created_ms),
-                moment(each.ended_ms),
-                each.error,
-            )
-            table.add_row(*(Text(printable(cell)) for cell in cells))
-        open_console().print(table)
-    else:
-        say("no job was found")
-        tell_asked()
-    if not found.is_whole:
-        say(f"{found.seen} jobs were looked at, and there are more; name an event", err=True)
+def _print(found: FoundJobs | FieldMatches, state: str) -> None:
+    _LISTING.print(found.jobs)
+    if isinstance(found, FoundJobs):
+        if not found.is_whole:
+            say(f"{found.seen} jobs were looked at, and there are more; name an event", err=True)
+    elif found.cursor is not None:
+        more = f"and there are more: --cursor {found.cursor}"
+        say(f"{found.seen} {state} jobs were looked at, {more}", err=True)
+
+
+def _row(each: FoundJob) -> Row:
+    times = (moment(each.created_ms), moment(each.ended_ms))
+    return each.id, each.queue, each.state, *times, each.error
+
+
+_LISTING = Listing(_row, "job, queue, state, emitted, ended, error", none="no job was found")

@@ -14,8 +14,9 @@ from rich.table import Table
 from eventbus.admin.history import Minute, Step
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
+from eventbus.cli.options import GroupOption, UrlOption
 from eventbus.cli.output import write_lines
-from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console, tell_asked
+from eventbus.cli.toolkit import ask_server, moment, open_console, tell_asked
 from eventbus.model.histogram import Histogram
 from eventbus.provider import EventProvider
 
@@ -37,7 +38,7 @@ _ROWS: tuple[tuple[str, Callable[[Minute], int]], ...] = (
 def history(
     name: Annotated[str, typer.Argument(metavar="NAME", help="An event, NAME@GROUP, or a queue.")],
     *,
-    group: Annotated[str | None, typer.Option("--group", help="Of this group of the event.")] = None,
+    group: GroupOption = None,
     last: Annotated[str, typer.Option("--last", help="How long ago it begins, such as 30m or 7d.")] = "1h",
     step: Annotated[
         str | None, typer.Option("--step", help="1m or 1h; by the minute for 6 hours and less.")
@@ -59,7 +60,7 @@ def history(
 
     found = ask_server(url, ask, reads_only=True)
     if as_json:
-        write_lines(_as_row(each) for each in found)
+        write_lines(map(_as_row, found))
     else:
         _print(found)
 

@@ -12,10 +12,11 @@ from eventbus.admin.jobs.job_report import JobReport
 from eventbus.admin.jobs.jobs import JobSummary
 from eventbus.admin.jobs.reasons import StateReason
 from eventbus.admin.jobs.timeline import TimelineEntry
+from eventbus.cli.listing import Listing, Row
 from eventbus.cli.output import say
 from eventbus.cli.texts import json_text, printable, visible
 from eventbus.cli.times import in_local_time
-from eventbus.cli.toolkit import moment, open_console, span, tell_asked
+from eventbus.cli.toolkit import moment, open_console, span
 
 __all__ = ["print_counts", "print_jobs", "print_report"]
 
@@ -33,45 +34,32 @@ _TIMES = {
 
 def print_counts(counts: Mapping[str, int]) -> None:
     """Print how many jobs there are in each state, also of those that have none."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("state", no_wrap=True)
-    table.add_column("jobs", no_wrap=True, justify="right")
-    for state, count in counts.items():
-        table.add_row(state, str(count))
-    open_console().print(table)
+    _COUNTS.print(list(counts.items()))
+
+
+_COUNTS: Listing[tuple[str, int]] = Listing(lambda each: each, "state, >jobs", none="")
 
 
 def print_jobs(jobs: Sequence[JobSummary], states: Sequence[str]) -> None:
     """Print jobs of one state as a table, or of several, each with its state and the time that matters
     there.
     """
-    state = states[0] if len(states) == 1 else " or ".join(states)
-    if not jobs:
-        say(f"no job is {state}" if state != "waiting-children" else "no job waits for children")
-        tell_asked()
-        return
     has_state = len(states) > 1
-    time = ("since or due", "") if has_state else _TIMES.get(state)
-    table = Table(box=None, pad_edge=False)
-    for head in ("job", *(["state"] if has_state else []), "emitted", *([time[0]] if time else [])):
-        table.add_column(head, no_wrap=True)
-    table.add_column("attempts", no_wrap=True, justify="right")
-    table.add_column("stalls", no_wrap=True, justify="right")
-    table.add_column("error", no_wrap=True, overflow="ellipsis")
-    for job in jobs:
-        known = _TIMES.get(job.state) if has_state else time
-        own = [moment(getattr(job, known[1])) if known else "-"] if time else []
-        cells = (
-            printable(job.id),
-            *([job.state] if has_state else []),
-            moment(job.created_ms),
-            *own,
-            str(job.attempts),
-            str(job.stalls),
-            printable(job.error),
-        )
-        table.add_row(*(Text(each) for each in cells))
-    open_console().print(table)
+    time = "since or due" if has_state else _TIMES.get(states[0], ("", ""))[0]
+
+    def row(job: JobSummary) -> Row:
+        known = _TIMES.get(job.state if has_state else states[0])
+        at = [moment(getattr(job, known[1])) if known else "-"] if time else []
+        state = [job.state] if has_state else []
+        return job.id, *state, moment(job.created_ms), *at, job.attempts, job.stalls, job.error
+
+    heads = ("job", *(["state"] if has_state else []), "emitted", *([time] if time else []))
+    state = " or ".join(states)
+    Listing(
+        row,
+        f"{', '.join(heads)}, >attempts, >stalls, error",
+        none=f"no job is {state}" if state != "waiting-children" else "no job waits for children",
+    ).print(jobs)
 
 
 def print_report(job: JobReport, reason: StateReason, *, is_full: bool) -> None:

@@ -19,10 +19,12 @@ from eventbus.admin.jobs.reasons import StateReason
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.job_views import print_counts, print_jobs, print_report
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.controls.watching import WatchOption, look
-from eventbus.cli.output import say, write_json, write_lines
+from eventbus.cli.controls.watching import look
+from eventbus.cli.listing import show_found
+from eventbus.cli.options import GroupOption, JobArgument, JsonOption, UrlOption, WatchOption
+from eventbus.cli.output import say, write_json
 from eventbus.cli.times import in_local_time
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, printable, shown
+from eventbus.cli.toolkit import CommandError, ask_server, printable, shown
 from eventbus.model.states import JobState
 from eventbus.provider import EventProvider
 
@@ -33,23 +35,19 @@ app: typer.Typer = typer.Typer(help="Look at jobs, change those that wait, cance
 _Name = Annotated[
     str, typer.Argument(metavar="NAME", help="An event, NAME@GROUP, or a queue: workflow.checkout.")
 ]
-_Group = Annotated[str | None, typer.Option("--group", help="Of this group of the event.")]
-_Job = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or ID@GROUP.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("count")
 def count(
     name: _Name,
     *,
-    group: _Group = None,
-    as_json: _Json = False,
+    group: GroupOption = None,
+    as_json: JsonOption = False,
     watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
     """Count the jobs of a queue in each state."""
     queue = queue_of(name, group)
-    show = write_json if as_json else print_counts
 
     async def ask(provider: EventProvider) -> dict[str, int]:
         counts = await provider.inspector.queues.count(queue)
@@ -57,14 +55,14 @@ def count(
             await check_known(provider, queue)
         return counts
 
-    look(url, ask, show, watch=watch)
+    look(url, ask, print_counts, as_json=as_json, watch=watch)
 
 
 @app.command("list")
 def list_jobs(
     name: _Name,
     *,
-    group: _Group = None,
+    group: GroupOption = None,
     state: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,7 +74,7 @@ def list_jobs(
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="That ended within this time: 90s, '2 hours'.")
     ] = None,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
     watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -98,10 +96,7 @@ def list_jobs(
         return found
 
     def show(found: JobList) -> None:
-        if as_json:
-            write_lines(found.jobs)
-        else:
-            print_jobs(found.jobs, chosen)
+        show_found(found.jobs, lambda jobs: print_jobs(jobs, chosen), as_json=as_json)
         if found.cursor is not None:
             say(f"more: --cursor {found.cursor}", err=True)
 
@@ -110,11 +105,11 @@ def list_jobs(
 
 @app.command("show")
 def show(
-    job_id: _Job,
+    job_id: JobArgument,
     *,
     full: Annotated[bool, typer.Option("--full", help="Whole payloads, results and tracebacks.")] = False,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show also what is marked as sensitive.")] = False,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
     """Show one job: where it is, its times, its payload and result, and what failed."""
@@ -131,7 +126,7 @@ def show(
 
 
 @app.command("why")
-def why(job_id: _Job, *, as_json: _Json = False, url: UrlOption = None) -> None:
+def why(job_id: JobArgument, *, as_json: JsonOption = False, url: UrlOption = None) -> None:
     """Say why a job is in its state: what keeps it from running, who runs it, or that it has ended; and its
     last error.
     """
@@ -154,7 +149,7 @@ def why(job_id: _Job, *, as_json: _Json = False, url: UrlOption = None) -> None:
 
 @app.command("cancel")
 def cancel(
-    job_id: _Job,
+    job_id: JobArgument,
     *,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Told to whoever awaits the job.")] = "",
     url: UrlOption = None,
@@ -170,7 +165,7 @@ def cancel(
 
 
 @app.command("promote")
-def promote(job_id: _Job, *, url: UrlOption = None) -> None:
+def promote(job_id: JobArgument, *, url: UrlOption = None) -> None:
     """Let a delayed job wait for its turn now, also one that is delayed between two attempts."""
     change_job(
         url,
@@ -183,7 +178,7 @@ def promote(job_id: _Job, *, url: UrlOption = None) -> None:
 
 @app.command("delay")
 def delay(
-    job_id: _Job,
+    job_id: JobArgument,
     time: Annotated[str, typer.Argument(metavar="TIME", help="From now: 90s, 10m, '2 hours'.")],
     *,
     url: UrlOption = None,
@@ -200,7 +195,7 @@ def delay(
 
 @app.command("prioritize", context_settings={"ignore_unknown_options": True})  # -5 is none
 def prioritize(
-    job_id: _Job,
+    job_id: JobArgument,
     priority: Annotated[int, typer.Argument(metavar="NUMBER", help="-4000 to 4000, lower ones first.")],
     *,
     url: UrlOption = None,
@@ -217,7 +212,7 @@ def prioritize(
 
 @app.command("edit")
 def edit(
-    job_id: _Job,
+    job_id: JobArgument,
     *,
     payload: Annotated[str, typer.Option(metavar="JSON", help="The whole new payload; - reads it.")],
     revision: Annotated[

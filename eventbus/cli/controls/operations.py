@@ -9,21 +9,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from eventbus.admin.operations import OperationReport
-from eventbus.cli.controls.watching import WatchOption, look
-from eventbus.cli.output import say, write_json, write_lines
-from eventbus.cli.toolkit import (
-    CommandError,
-    UrlOption,
-    ask_server,
-    moment,
-    open_console,
-    printable,
-    tell_asked,
-)
+from eventbus.cli.controls.watching import look
+from eventbus.cli.listing import Listing, Row
+from eventbus.cli.options import JsonOption, LinesOption, UrlOption, WatchOption
+from eventbus.cli.output import say
+from eventbus.cli.toolkit import CommandError, ask_server, moment, printable
 from eventbus.provider import EventProvider
 
 __all__ = ["app"]
@@ -37,34 +29,36 @@ _Operation = Annotated[str, typer.Argument(metavar="ID", help="The operation's i
 def list_operations(
     *,
     limit: Annotated[int, typer.Option(min=1, max=200, metavar="N", help="So many.")] = 20,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, an object on a line for each.")
-    ] = False,
+    as_json: LinesOption = False,
     watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
     """List the newest operations; they are kept for 7 days."""
-
-    async def ask(provider: EventProvider) -> list[OperationReport]:
-        return await provider.inspector.operations.list(limit=limit)
-
-    look(url, ask, write_lines if as_json else _print_all, watch=watch)
+    look(
+        url,
+        lambda provider: provider.inspector.operations.list(limit=limit),
+        _LISTING.print,
+        as_json=as_json,
+        watch=watch,
+    )
 
 
 @app.command("show")
 def show(
     operation: _Operation,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonOption = False,
     watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
     """Show how far one operation is."""
-
-    async def ask(provider: EventProvider) -> OperationReport:
-        return await provider.inspector.operations.get(operation)
-
-    look(url, ask, write_json if as_json else _print, watch=watch)
+    look(
+        url,
+        lambda provider: provider.inspector.operations.get(operation),
+        _print,
+        as_json=as_json,
+        watch=watch,
+    )
 
 
 @app.command("stop")
@@ -87,25 +81,17 @@ def stop(
     say(f"operation {operation} does no more")
 
 
-def _print_all(found: list[OperationReport]) -> None:
-    if not found:
-        say("no operation was begun in the last days")
-        tell_asked()
-        return
-    table = Table(box=None, pad_edge=False)
-    for head in ("operation", "what", "queue", "state"):
-        table.add_column(head, no_wrap=True)
-    for head in ("done", "failed", "of"):
-        table.add_column(head, no_wrap=True, justify="right")
-    for head in ("began", "by"):
-        table.add_column(head, no_wrap=True)
-    table.add_column("reason", no_wrap=True, overflow="ellipsis")
-    for each in found:
-        texts = (each.id, _what(each), each.queue, each.state)
-        counts = (str(each.done), str(each.failed), _total(each))
-        cells = (*texts, *counts, moment(each.began_ms), each.by, each.reason)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    open_console().print(table)
+def _row(each: OperationReport) -> Row:
+    texts = (each.id, _what(each), each.queue, each.state)
+    counts = (each.done, each.failed, _total(each))
+    return *texts, *counts, moment(each.began_ms), each.by, each.reason
+
+
+_LISTING = Listing(
+    _row,
+    "operation, what, queue, state, >done, >failed, >of, began, by, reason",
+    none="no operation was begun in the last days",
+)
 
 
 def _print(found: OperationReport) -> None:

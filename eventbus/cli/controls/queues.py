@@ -10,18 +10,19 @@ import socket
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.text import Text
 
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.queue_name import queue_of
 from eventbus.admin.queues import QueueReport
 from eventbus.cli.controls.history import history
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.controls.limit_views import show_limit
-from eventbus.cli.controls.overview_views import tabulate_queues
-from eventbus.cli.controls.watching import WatchOption, look
-from eventbus.cli.output import say, tell_old_name, write_lines
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, tell_asked
+from eventbus.cli.controls.overview import QUEUES, show_limit
+from eventbus.cli.controls.watching import look
+from eventbus.cli.listing import Listing, Row
+from eventbus.cli.options import GroupOption, LinesOption, UrlOption, WatchOption
+from eventbus.cli.output import say, tell_old_name
+from eventbus.cli.toolkit import CommandError, ask_server, moment
 from eventbus.model.durations import milliseconds, text_of_ms
 from eventbus.model.keep import Keep
 from eventbus.model.limit import Limit
@@ -39,17 +40,13 @@ _Name = Annotated[
         help="An event, NAME@GROUP, or a queue: workflow.checkout, workflow.checkout.steps/charge.",
     ),
 ]
-_Group = Annotated[str | None, typer.Option("--group", help="Of this group of the event.")]
-
-
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object on a line for each.")]
 
 app.command("history")(history)
 
 
 @app.callback()
 def list_unless_asked(
-    context: typer.Context, *, as_json: _Json = False, watch: WatchOption = False, url: UrlOption = None
+    context: typer.Context, *, as_json: LinesOption = False, watch: WatchOption = False, url: UrlOption = None
 ) -> None:
     """Without a command: list."""
     if context.invoked_subcommand is None:
@@ -60,7 +57,7 @@ def list_unless_asked(
 def list_all(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="This one alone.")] = None,
     *,
-    as_json: _Json = False,
+    as_json: LinesOption = False,
     watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -74,7 +71,7 @@ def list_all(
             await check_known(provider, queue_of(name))
         return found
 
-    look(url, ask, write_lines if as_json else _print_queues, watch=watch)
+    look(url, ask, QUEUES.print, as_json=as_json, watch=watch)
 
 
 def _has_anything(queue: QueueReport) -> bool:
@@ -83,17 +80,13 @@ def _has_anything(queue: QueueReport) -> bool:
 
 
 @app.command("controls")
-def list_controls(*, as_json: _Json = False, url: UrlOption = None) -> None:
+def list_controls(*, as_json: LinesOption = False, url: UrlOption = None) -> None:
     """List the controls of queues: limits; what they keep; paused by whom, since when and why."""
-    found = ask_server(url, _list, reads_only=True)
-    if as_json:
-        write_lines(found)
-    else:
-        _print(found)
+    look(url, lambda provider: provider.inspector.queues.controls(), _CONTROLS.print, as_json=as_json)
 
 
 @app.command("orders", hidden=True)
-def list_orders(*, as_json: _Json = False, url: UrlOption = None) -> None:
+def list_orders(*, as_json: LinesOption = False, url: UrlOption = None) -> None:
     """Do what `controls` does; the old name, for one release."""
     tell_old_name("eventbus queues orders", "eventbus queues controls")
     list_controls(as_json=as_json, url=url)
@@ -103,7 +96,7 @@ def list_orders(*, as_json: _Json = False, url: UrlOption = None) -> None:
 def pause(
     name: _Name,
     *,
-    group: _Group = None,
+    group: GroupOption = None,
     reason: Annotated[str, typer.Option("--reason", help="Kept and shown.")] = "",
     url: UrlOption = None,
 ) -> None:
@@ -120,7 +113,7 @@ def pause(
 
 
 @app.command("resume")
-def resume(name: _Name, *, group: _Group = None, url: UrlOption = None) -> None:
+def resume(name: _Name, *, group: GroupOption = None, url: UrlOption = None) -> None:
     """Let workers claim its jobs again."""
     ask_server(url, lambda provider: provider.resume(name, group=group))
     say(f"{_label(name, group)} goes on")
@@ -130,7 +123,7 @@ def resume(name: _Name, *, group: _Group = None, url: UrlOption = None) -> None:
 def limit(
     name: _Name,
     *,
-    group: _Group = None,
+    group: GroupOption = None,
     at_once: Annotated[int | None, typer.Option("--at-once", help="So many jobs run at a time.")] = None,
     rate: Annotated[list[str] | None, typer.Option("--rate", help="Such as 100/1s; may be repeated.")] = None,
     each: Annotated[
@@ -234,34 +227,15 @@ def _user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-async def _list(provider: EventProvider) -> list[QueueControls]:
-    return await provider.inspector.queues.controls()
+def _row(each: QueueControls) -> Row:
+    running = each.running if each.limit else "-"
+    since = moment(each.paused_ms) if each.is_paused else "-"
+    controls = (show_limit(each.limit), _show_kept(each), since, Text(each.paused_by))
+    return each.queue, each.waiting, running, *controls, Text(each.reason or each.unreadable)
 
 
-def _print_queues(found: list[QueueReport]) -> None:
-    open_console().print(tabulate_queues(found))
-    if not found:
-        tell_asked()
-
-
-def _print(found: list[QueueControls]) -> None:
-    if not found:
-        say("no queue is paused or limited, or has a retention of its own")
-        tell_asked()
-        return
-    table = Table(box=None, pad_edge=False)
-    for name in ("queue", "waiting", "running", "limit", "keeps", "paused", "by", "reason"):
-        is_count = name in ("waiting", "running")
-        table.add_column(name, no_wrap=True, justify="right" if is_count else "left")
-    for each in found:
-        since = moment(each.paused_ms) if each.is_paused else "-"
-        running = str(each.running) if each.limit else "-"
-        controls = (
-            show_limit(each.limit),
-            _show_kept(each),
-            since,
-            each.paused_by,
-            each.reason or each.unreadable,
-        )
-        table.add_row(each.queue, str(each.waiting), running, *controls)
-    open_console().print(table)
+_CONTROLS = Listing(
+    _row,
+    "queue, >waiting, >running, limit, keeps, paused, by, reason",
+    none="no queue is paused or limited, or has a retention of its own",
+)

@@ -14,28 +14,25 @@ from eventbus.admin.operations import OperationReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.jobs import change_job
 from eventbus.cli.controls.known_queues import check_known
+from eventbus.cli.options import DryRunOption, GroupOption, JobArgument, UrlOption, YesOption
 from eventbus.cli.output import say
-from eventbus.cli.toolkit import UrlOption, agree, ask_server
+from eventbus.cli.toolkit import agree, ask_server
 from eventbus.provider import EventProvider
 
 __all__ = ["purge", "remove", "retry", "retry_all"]
 
-_Job = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or ID@GROUP.")]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="An event, or NAME@GROUP.")]
-_Group = Annotated[str | None, typer.Option("--group", help="Of this group of the event.")]
 _Error = Annotated[
     str | None,
     typer.Option("--error", metavar="TEXT", help="With this error alone: as `failures` has it, or its type."),
 ]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
 _Background = Annotated[
     bool, typer.Option("--background", help="Let workers do it; see eventbus operations.")
 ]
-_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 def retry(
-    job_id: _Job,
+    job_id: JobArgument,
     *,
     rerun: Annotated[bool, typer.Option("--rerun", help="Also one that completed.")] = False,
     url: UrlOption = None,
@@ -50,7 +47,7 @@ def retry(
     )
 
 
-def remove(job_id: _Job, *, url: UrlOption = None) -> None:
+def remove(job_id: JobArgument, *, url: UrlOption = None) -> None:
     """Remove a job that nobody runs. One that waits is cancelled, and whoever awaits it is told."""
     change_job(
         url,
@@ -64,12 +61,12 @@ def remove(job_id: _Job, *, url: UrlOption = None) -> None:
 def retry_all(
     name: _Name,
     *,
-    group: _Group = None,
+    group: GroupOption = None,
     state: Annotated[str, typer.Option(metavar="STATE", help="failed or cancelled.")] = "failed",
     error: _Error = None,
-    dry_run: _DryRun = False,
+    dry_run: DryRunOption = False,
     background: _Background = False,
-    yes: _Yes = False,
+    yes: YesOption = False,
     url: UrlOption = None,
 ) -> None:
     """Let all failed jobs of an event run again, or those with one error. Counts them, and asks first."""
@@ -95,7 +92,7 @@ def retry_all(
 def purge(
     name: _Name,
     *,
-    group: _Group = None,
+    group: GroupOption = None,
     state: Annotated[
         str, typer.Option(metavar="STATE", help="failed, cancelled, completed, waiting, delayed or parked.")
     ] = "failed",
@@ -104,9 +101,9 @@ def purge(
         str | None,
         typer.Option("--older-than", metavar="TIME", help="That ended so long ago: 7d, '2 hours'."),
     ] = None,
-    dry_run: _DryRun = False,
+    dry_run: DryRunOption = False,
     background: _Background = False,
-    yes: _Yes = False,
+    yes: YesOption = False,
     url: UrlOption = None,
 ) -> None:
     """Remove all jobs of an event in one state, or those with one error. Counts them, and asks first."""

@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from functools import partial
+from typing import TypeVar
 
-import typer
-
+from eventbus.cli.listing import show_found
 from eventbus.cli.toolkit import ask_server
 from eventbus.provider import EventProvider
 
-__all__ = ["WatchOption", "look"]
+__all__ = ["look"]
 
 T = TypeVar("T")
-
-WatchOption = Annotated[
-    bool, typer.Option("--watch", help="Show it again every 2 seconds, until it is interrupted.")
-]
 
 _EVERY = 2.0
 """Seconds between two looks."""
@@ -28,13 +24,15 @@ _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 def look(
     url: str | None,
     ask: Callable[[EventProvider], Awaitable[T]],
-    show: Callable[[T], None],
+    print_: Callable[[T], None],
     *,
+    as_json: bool = False,
     watch: bool = False,
 ) -> None:
-    """Ask the server and show the answer; with `watch` again every 2 seconds over one connection, until
-    interrupted.
+    """Ask the server and print the answer, or write it as JSON; with `watch` again every 2 seconds over one
+    connection, until interrupted.
     """
+    show = partial(show_found, print_=print_, as_json=as_json)
     if not watch:
         show(ask_server(url, ask, reads_only=True))
         return

@@ -10,11 +10,12 @@ import msgspec
 
 from eventbus._version import __version__
 from eventbus.dashboard.api.stream import MEDIA_TYPE as STREAM_TYPE
-from eventbus.dashboard.api.table import ACTS, READS, Act
+from eventbus.dashboard.api.table import ACTS, READS
 from eventbus.dashboard.desk.desk import ActionResult
 from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.events.emissions import EmitOrder
 from eventbus.dashboard.desk.repeats import LONGEST_KEY
+from eventbus.dashboard.desk.rows import Act
 from eventbus.dashboard.desk.tail import ChangeView, TailQuery
 from eventbus.dashboard.problem import MEDIA_TYPE, STATUSES
 

@@ -13,14 +13,14 @@ from starlette.responses import Response
 from eventbus._version import __version__
 from eventbus.dashboard.api.openapi import describe
 from eventbus.dashboard.api.stream import answer_stream
-from eventbus.dashboard.api.table import ACTS, READS, Act, Read
+from eventbus.dashboard.api.table import ACTS, READS
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.events.emissions import EmitOrder, WaitQuery
 from eventbus.dashboard.desk.flows.listing import FlowList
 from eventbus.dashboard.desk.jobs import JobPage
-from eventbus.dashboard.desk.queues import NoQuery
 from eventbus.dashboard.desk.repeats import Ordered
+from eventbus.dashboard.desk.rows import Act, NoQuery, Read
 from eventbus.dashboard.desk.schedules import ScheduleList
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import ACTIONS, Target
@@ -98,10 +98,10 @@ def _actor(desk: Desk, row: Act) -> Handler:
         async def act() -> Any:
             return await row.act(desk, caller, names, order)
 
-        place = (caller.actor.name, *sorted(caller.actor.roles), row.method, row.path, *names.values())
+        place = (row.method, row.path, *names.values())
         waits = isinstance(order, EmitOrder) and bool(order.wait)
         told = msgspec.structs.replace(order, wait="") if isinstance(order, EmitOrder) else order
-        ordered = Ordered.of(place, request.headers.get("idempotency-key", ""), told)
+        ordered = Ordered.of(caller.actor, place, request.headers.get("idempotency-key", ""), told)
         # Whoever waits asks what became of the job by now; the server keeps the key of the emission.
         if not row.is_kept or waits:
             desk.repeats.check(ordered)

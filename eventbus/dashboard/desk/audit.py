@@ -8,10 +8,11 @@ import msgspec
 
 from eventbus.admin.audit import AuditEntry, AuditPage
 from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.desk.rows import Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 
-__all__ = ["AuditQuery", "read_audit"]
+__all__ = ["READS", "AuditQuery", "read_audit"]
 
 
 class AuditQuery(msgspec.Struct, frozen=True):
@@ -43,3 +44,6 @@ def _is_seen(desk: Desk, caller: Caller, entry: AuditEntry) -> bool:
     kind = entry.kind if entry.kind in ("job", "flow", "schedule") else "queue"
     targets = [Target("queue", entry.queue, entry.queue), Target(kind, entry.target, entry.queue)]
     return all(desk.sees(caller, target) for target in targets)
+
+
+READS = (Read("/audit", "Who did what, or was refused.", AuditPage, read_audit, AuditQuery),)

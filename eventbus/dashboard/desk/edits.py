@@ -13,73 +13,67 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-import msgspec
-
-from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
-from eventbus.dashboard.desk.jobs import find_job
+from eventbus.admin.jobs.job_report import JobReport
+from eventbus.dashboard.desk.desk import ActionResult, Desk
+from eventbus.dashboard.desk.jobs import JOB, job_target
+from eventbus.dashboard.desk.rows import BareOrder
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.problem import Problem
 from eventbus.errors import DefinitionError, EventBusError, PayloadError, UsageError
 from eventbus.model.redaction.redacting import holds_hidden, is_hidden
 
-__all__ = ["EditOrder", "edit_job", "put_back", "shown_payload"]
+__all__ = ["ACTS", "EditOrder", "put_back", "shown_payload"]
 
 
-class EditOrder(msgspec.Struct, frozen=True):
+class EditOrder(BareOrder, frozen=True):
     """The whole new payload. `revision` is that of the job's report, which may also come as `If-Match`; `*`
     is any.
     """
 
     payload: Any
     revision: str = ""
-    reason: Reason = ""
 
 
-async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: EditOrder) -> ActionResult:
+async def edit_job(desk: Desk, caller: Caller, job: JobReport, order: EditOrder) -> ActionResult:
     """Replace the payload of a job. Raises Problem: 412 if the job was changed since it was seen, 409 if it
     runs or has ended.
     """
-    report, target = await find_job(desk, caller, path["job"])
-    inspector = desk.inspector
-
-    async def edit() -> ActionResult:
-        if not desk.may(caller, "payload.read", target):
-            raise Problem(403, "job.edit of a payload needs payload.read, too")
-        revision = order.revision.strip().removeprefix("W/").strip('"')
-        if not revision:
-            raise Problem(
-                422, "expected If-Match with the revision of the job, so that no edit of others is lost"
-            )
-        whole = await inspector.jobs.get(report.id, reveal=True)
-        shown = await shown_payload(desk, caller, report.id, target)
-        payload = put_back(order.payload, shown, whole.payload)
-        seen = whole.revision if revision == "*" else revision  # that of the values which are put back
-        try:
-            done = await inspector.jobs.edit(
-                report.id,
-                payload,
-                revision=seen,
-                reveal=desk.may(caller, "payload.reveal", target),
-                names=desk.redaction(caller, target).names,
-            )
-        except (PayloadError, DefinitionError, UsageError) as error:
-            raise (error if payload == order.payload else _without_words(error)) from None
-        if done.differences:
-            raise Problem(
-                412,
-                f"the job was changed since you read it: {', '.join(done.differences)}; nothing was edited, "
-                "look at it again",
-                revision=done.revision,
-                state=done.state,
-                differences=done.differences,
-            )
-        if not done.changed:
-            detail = f"the job is {done.state}; only one that waits, is delayed or parked can be edited"
-            raise Problem(409, detail, state=done.state)
-        return ActionResult(changed=True, note="its payload is replaced", value=None)
-
-    return await desk.act(caller, "job.edit", target, edit, reason=order.reason)
+    jobs, target = desk.inspector.jobs, job_target(job)
+    if not desk.may(caller, "payload.read", target):
+        raise Problem(403, "job.edit of a payload needs payload.read, too")
+    revision = order.revision.strip().removeprefix("W/").strip('"')
+    if not revision:
+        raise Problem(
+            422, "expected If-Match with the revision of the job, so that no edit of others is lost"
+        )
+    whole = await jobs.get(job.id, reveal=True)
+    shown = await shown_payload(desk, caller, job.id, target)
+    payload = put_back(order.payload, shown, whole.payload)
+    seen = whole.revision if revision == "*" else revision  # that of the values which are put back
+    try:
+        done = await jobs.edit(
+            job.id,
+            payload,
+            revision=seen,
+            reveal=desk.may(caller, "payload.reveal", target),
+            names=desk.redaction(caller, target).names,
+        )
+    except (PayloadError, DefinitionError, UsageError) as error:
+        raise (error if payload == order.payload else _without_words(error)) from None
+    if done.differences:
+        raise Problem(
+            412,
+            f"the job was changed since you read it: {', '.join(done.differences)}; nothing was edited, "
+            "look at it again",
+            revision=done.revision,
+            state=done.state,
+            differences=done.differences,
+        )
+    if not done.changed:
+        detail = f"the job is {done.state}; only one that waits, is delayed or parked can be edited"
+        raise Problem(409, detail, state=done.state)
+    return ActionResult(changed=True, note="its payload is replaced", value=None)
 
 
 async def shown_payload(desk: Desk, caller: Caller, job_id: str, target: Target) -> Any:
@@ -141,3 +135,15 @@ def _part(value: Any, name: str | int) -> Any:
         items = cast("list[Any]", value)
         return items[name] if name < len(items) else None
     return None
+
+
+ACTS = (
+    JOB.row(
+        "edit",
+        "Replace the payload of a job that waits; If-Match is its revision.",
+        "job.edit",
+        EditOrder,
+        edit_job,
+        method="PATCH",
+    ),
+)

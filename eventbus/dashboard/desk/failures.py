@@ -12,13 +12,12 @@ import msgspec
 
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.queue_views import event_of_queue
-from eventbus.dashboard.desk.queues import NoQuery
+from eventbus.dashboard.desk.queues import queue_target
+from eventbus.dashboard.desk.rows import NoQuery, Read
 from eventbus.dashboard.entry.gate import Caller
-from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.problem import Problem
 
-__all__ = ["FailureLine", "FailureList", "find_group", "read_failures"]
+__all__ = ["READS", "find_group", "read_failures"]
 
 _FLOWS = "workflow."
 _MOST = 200
@@ -65,34 +64,29 @@ async def _read_groups(desk: Desk, caller: Caller) -> list[FailureGroup]:
     """Return the groups as the caller sees them. Those whose errors look the same are one."""
     found: dict[tuple[str, str], FailureGroup] = {}
     for group in await desk.failures.read():
-        if not _is_seen(desk, caller, group):
+        if not desk.sees(caller, queue_target(group.queue), jobs=True):
             continue
-        error = desk.redaction(caller, _target(group)).error(group.error)
+        error = desk.redaction(caller, queue_target(group.queue)).error(group.error)
         other = found.get((group.queue, error))
         newest = group if other is None or group.newest_ms > other.newest_ms else other
-        found[group.queue, error] = FailureGroup(
+        found[group.queue, error] = msgspec.structs.replace(
+            newest,
             error=error,
-            queue=group.queue,
             count=group.count + (other.count if other else 0),
-            newest_ms=newest.newest_ms,
             oldest_ms=min(group.oldest_ms, other.oldest_ms if other else group.oldest_ms),
-            sample=newest.sample,
         )
     return sorted(found.values(), key=lambda each: -each.count)
 
 
 def _line(desk: Desk, caller: Caller, group: FailureGroup) -> FailureLine:
-    may_retry = not group.queue.startswith(_FLOWS) and desk.may(caller, "job.retry", _target(group))
+    may_retry = not group.queue.startswith(_FLOWS) and desk.may(
+        caller, "job.retry", queue_target(group.queue)
+    )
     return FailureLine(id=_id_of(group), can_retry=may_retry, **msgspec.structs.asdict(group))
-
-
-def _is_seen(desk: Desk, caller: Caller, group: FailureGroup) -> bool:
-    return desk.sees(caller, _target(group), jobs=True)
-
-
-def _target(group: FailureGroup) -> Target:
-    return Target("queue", group.queue, event_of_queue(group.queue))
 
 
 def _id_of(group: FailureGroup) -> str:
     return hashlib.sha256(f"{group.queue}\n{group.error}".encode("utf-8", "surrogatepass")).hexdigest()[:20]
+
+
+READS = (Read("/failures", "The failed jobs by their error.", FailureList, read_failures),)

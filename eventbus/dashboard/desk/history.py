@@ -7,10 +7,11 @@ import msgspec
 from eventbus.admin.history import Minute
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queues import find_queue
+from eventbus.dashboard.desk.rows import Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.model.histogram import Histogram
 
-__all__ = ["HistoryQuery", "HistoryView", "Period", "read_history"]
+__all__ = ["READS", "HistoryQuery", "HistoryView", "read_history"]
 
 
 class HistoryQuery(msgspec.Struct, frozen=True):
@@ -69,16 +70,17 @@ async def read_history(desk: Desk, caller: Caller, path: dict[str, str], query: 
 
 
 def _period(minute: Minute) -> Period:
-    return Period(
-        at_ms=minute.at_ms,
-        completed=minute.completed,
-        failed=minute.failed,
-        cancelled=minute.cancelled,
-        expired=minute.expired,
-        retried=minute.retried,
-        stalled=minute.stalled,
-        waiting=minute.waiting,
-        oldest_ms=minute.oldest_ms,
-        wait_p95=minute.waits.p95,
-        run_p95=minute.runs.p95,
-    )
+    fields = msgspec.structs.asdict(minute)
+    waits, runs = fields.pop("waits"), fields.pop("runs")
+    return Period(**fields, wait_p95=waits.p95, run_p95=runs.p95)
+
+
+READS = (
+    Read(
+        "/queues/{queue}/history",
+        "What became of the jobs of a queue, by minute or hour.",
+        HistoryView,
+        read_history,
+        HistoryQuery,
+    ),
+)

@@ -7,8 +7,6 @@ into them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -19,6 +17,7 @@ from eventbus.admin.jobs.reasons import StateReason
 from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
 from eventbus.dashboard.desk.queue_views import event_of_queue
 from eventbus.dashboard.desk.queues import find_queue, queue_target
+from eventbus.dashboard.desk.rows import BareOrder, Read, Subject
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
@@ -26,26 +25,16 @@ from eventbus.errors import UnknownJob
 from eventbus.model.states import JobState
 
 __all__ = [
-    "CancelOrder",
-    "DelayOrder",
+    "ACTS",
+    "JOB",
+    "READS",
     "JobPage",
     "JobView",
     "JobsQuery",
-    "PriorityOrder",
-    "PromoteOrder",
-    "RemoveJobOrder",
-    "RetryJobOrder",
-    "RevealOrder",
-    "cancel_job",
-    "delay_job",
     "find_job",
-    "prioritize_job",
-    "promote_job",
+    "job_target",
     "read_job",
     "read_jobs",
-    "remove_job",
-    "retry_job",
-    "reveal_job",
 ]
 
 _VALUES = ("payload", "result", "progress", "meta")
@@ -90,49 +79,28 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     may: list[str] = []
 
 
-class CancelOrder(msgspec.Struct, frozen=True):
-    """Why it is cancelled."""
-
-    reason: Reason = ""
-
-
-class PromoteOrder(msgspec.Struct, frozen=True):
-    """Nothing more is said."""
-
-    reason: Reason = ""
-
-
-class DelayOrder(msgspec.Struct, frozen=True):
+class DelayOrder(BareOrder, frozen=True):
     """The job is due so long from now, such as `90s` or `2 hours`."""
 
     delay: str
-    reason: Reason = ""
 
 
-class PriorityOrder(msgspec.Struct, frozen=True):
+class PriorityOrder(BareOrder, frozen=True):
     """-4000 to 4000; lower runs first."""
 
     priority: Annotated[int, msgspec.Meta(ge=-4000, le=4000)]
-    reason: Reason = ""
 
 
-class RetryJobOrder(msgspec.Struct, frozen=True):
+class RetryJobOrder(BareOrder, frozen=True):
     """With `rerun` one that completed runs again, too."""
 
     rerun: bool = False
-    reason: Reason = ""
 
 
-class RemoveJobOrder(msgspec.Struct, frozen=True):
-    """Nothing more is said."""
-
-    reason: Reason = ""
-
-
-class RevealOrder(msgspec.Struct, frozen=True):
+class RevealOrder(BareOrder, frozen=True):
     """Why somebody must see it; never empty."""
 
-    reason: Annotated[Reason, msgspec.Meta(pattern=r"\S")]
+    reason: Annotated[Reason, msgspec.Meta(pattern=r"\S")]  # pyright: ignore[reportGeneralTypeIssues]
 
 
 async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: JobsQuery) -> JobPage:
@@ -170,71 +138,58 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
     )
 
 
-async def cancel_job(desk: Desk, caller: Caller, path: dict[str, str], order: CancelOrder) -> ActionResult:
+def _right_to_cancel(target: Target) -> Action:
+    """Return what one must be allowed to do: who may not cancel a flow must not do so by its job."""
+    return "flow.cancel" if target.event.startswith(_FLOWS) else "job.cancel"
+
+
+async def cancel_job(desk: Desk, caller: Caller, job: JobReport, order: BareOrder) -> ActionResult:
     """Cancel a job with those of its groups, or a root with its tree."""
-    report, target = await find_job(desk, caller, path["job"])
-
-    async def cancel() -> ActionResult:
-        reason = order.reason or f"cancelled by {caller.actor.name}"
-        done = await desk.inspector.jobs.cancel(report.id, reason)
-        return ActionResult(changed=done, note="it is cancelled" if done else "it had ended before")
-
-    # Who may not cancel a flow must not do so by its job.
-    action = "flow.cancel" if target.event.startswith(_FLOWS) else "job.cancel"
-    return await desk.act(caller, action, target, cancel, reason=order.reason)
+    done = await desk.inspector.jobs.cancel(job.id, order.reason or f"cancelled by {caller.actor.name}")
+    return ActionResult(changed=done, note="it is cancelled" if done else "it had ended before")
 
 
-async def promote_job(desk: Desk, caller: Caller, path: dict[str, str], order: PromoteOrder) -> ActionResult:
+async def promote_job(desk: Desk, _caller: Caller, job: JobReport, _order: BareOrder) -> ActionResult:
     """Make a delayed job due now."""
-    ask = desk.inspector.jobs.promote
-    return await _edit(desk, caller, path["job"], "job.promote", ask, order.reason, "it is due now")
+    return _tell(job, await desk.inspector.jobs.promote(job.id), "it is due now")
 
 
-async def delay_job(desk: Desk, caller: Caller, path: dict[str, str], order: DelayOrder) -> ActionResult:
+async def delay_job(desk: Desk, _caller: Caller, job: JobReport, order: DelayOrder) -> ActionResult:
     """Make a job that waits due later."""
-    ask = partial(desk.inspector.jobs.delay, delay=order.delay)
-    return await _edit(
-        desk, caller, path["job"], "job.edit", ask, order.reason, f"it is due in {order.delay}"
-    )
+    return _tell(job, await desk.inspector.jobs.delay(job.id, order.delay), f"it is due in {order.delay}")
 
 
-async def prioritize_job(
-    desk: Desk, caller: Caller, path: dict[str, str], order: PriorityOrder
-) -> ActionResult:
+async def prioritize_job(desk: Desk, _caller: Caller, job: JobReport, order: PriorityOrder) -> ActionResult:
     """Give a job that waits another priority."""
-    ask = partial(desk.inspector.jobs.prioritize, priority=order.priority)
-    return await _edit(
-        desk, caller, path["job"], "job.edit", ask, order.reason, f"its priority is {order.priority}"
-    )
+    done = await desk.inspector.jobs.prioritize(job.id, order.priority)
+    return _tell(job, done, f"its priority is {order.priority}")
 
 
-async def retry_job(desk: Desk, caller: Caller, path: dict[str, str], order: RetryJobOrder) -> ActionResult:
+async def retry_job(desk: Desk, _caller: Caller, job: JobReport, order: RetryJobOrder) -> ActionResult:
     """Let a job run again that failed, expired or was cancelled, or with `rerun` completed."""
-    ask = partial(desk.inspector.jobs.retry, rerun=order.rerun)
-    return await _edit(desk, caller, path["job"], "job.retry", ask, order.reason, "it waits again")
+    return _tell(job, await desk.inspector.jobs.retry(job.id, rerun=order.rerun), "it waits again")
 
 
-async def remove_job(desk: Desk, caller: Caller, path: dict[str, str], order: RemoveJobOrder) -> ActionResult:
+async def remove_job(desk: Desk, _caller: Caller, job: JobReport, _order: BareOrder) -> ActionResult:
     """Remove a job that nobody runs."""
-    ask = desk.inspector.jobs.remove
-    return await _edit(desk, caller, path["job"], "job.remove", ask, order.reason, "it is removed")
+    return _tell(job, await desk.inspector.jobs.remove(job.id), "it is removed")
 
 
-async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: RevealOrder) -> ActionResult:
+def _tell(job: JobReport, done: bool, note: str) -> ActionResult:
+    """Return what became of a job; `note` says what it is if that was possible."""
+    return ActionResult(changed=done, note=note if done else f"it is {job.state}, and was left as it is")
+
+
+async def reveal_job(desk: Desk, _caller: Caller, job: JobReport, _order: RevealOrder) -> ActionResult:
     """Return what the redaction hides of a job. It needs a reason, which stands in the audit."""
-    report, target = await find_job(desk, caller, path["job"])
+    whole = await desk.inspector.jobs.get(job.id, reveal=True)
+    value = {name: getattr(whole, name) for name in ("payload", "result", "progress", "errors")}
+    return ActionResult(changed=False, note="revealed", value=value)
 
-    async def reveal() -> ActionResult:
-        whole = await desk.inspector.jobs.get(report.id, reveal=True)
-        value = {
-            "payload": whole.payload,
-            "result": whole.result,
-            "progress": whole.progress,
-            "errors": whole.errors,
-        }
-        return ActionResult(changed=False, note="revealed", value=value)
 
-    return await desk.act(caller, "payload.reveal", target, reveal, reason=order.reason)
+def job_target(job: JobReport) -> Target:
+    """Return what rights are asked about."""
+    return Target("job", job.id, event_of_queue(job.queue))
 
 
 async def find_job(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, Target]:
@@ -242,28 +197,38 @@ async def find_job(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, 
     not see.
     """
     report = await desk.inspector.jobs.get(job_id)
-    target = Target("job", report.id, event_of_queue(report.queue))
+    target = job_target(report)
     if not desk.sees(caller, target):
         raise Problem(404, str(UnknownJob(job_id)))  # in the words for a job that does not exist
     return report, target
 
 
-async def _edit(
-    desk: Desk,
-    caller: Caller,
-    job_id: str,
-    action: Action,
-    ask: Callable[[str], Awaitable[bool]],
-    reason: str,
-    note: str,
-) -> ActionResult:
-    """Ask for the change of a job; `note` says what it is then."""
-    report, target = await find_job(desk, caller, job_id)
+JOB: Subject[JobReport] = Subject("/jobs/{job}", find_job)
 
-    async def edit() -> ActionResult:
-        done = await ask(report.id)
-        return ActionResult(
-            changed=done, note=note if done else f"it is {report.state}, and was left as it is"
-        )
 
-    return await desk.act(caller, action, target, edit, reason=reason)
+READS = (
+    Read(
+        "/queues/{queue}/jobs",
+        "A page of the jobs of a queue in one state, or in several: `state=failed&state=cancelled`.",
+        JobPage,
+        read_jobs,
+        JobsQuery,
+    ),
+    Read("/jobs/{job}", "One job, and why it is in its state.", JobView, read_job),
+)
+ACTS = (
+    JOB.row("cancel", "Cancel a job.", _right_to_cancel, BareOrder, cancel_job),
+    JOB.row("retry", "Let a job run again that has ended.", "job.retry", RetryJobOrder, retry_job),
+    JOB.row("remove", "Remove a job that nobody runs.", "job.remove", BareOrder, remove_job, method="DELETE"),
+    JOB.row("promote", "Make a delayed job due now.", "job.promote", BareOrder, promote_job),
+    JOB.row("delay", "Make a job that waits due later.", "job.edit", DelayOrder, delay_job),
+    JOB.row("priority", "Give a job that waits a priority.", "job.edit", PriorityOrder, prioritize_job),
+    JOB.row(
+        "reveal",
+        "Return what is redacted of a job.",
+        "payload.reveal",
+        RevealOrder,
+        reveal_job,
+        is_kept=False,
+    ),
+)

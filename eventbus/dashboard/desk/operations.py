@@ -7,39 +7,31 @@ to one job of the queue may not do it to many; named jobs are of that queue.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from eventbus.admin.operations import OperationAction, OperationPreview, OperationReport
 from eventbus.dashboard import timeouts
-from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
+from eventbus.dashboard.desk.desk import ActionResult, Desk
 from eventbus.dashboard.desk.failures import find_group
-from eventbus.dashboard.desk.queues import NoQuery, find_queue, queue_target
+from eventbus.dashboard.desk.queues import find_queue, queue_target
+from eventbus.dashboard.desk.rows import Act, BareOrder, NoQuery, Read, Subject
 from eventbus.dashboard.entry.gate import Caller
-from eventbus.dashboard.entry.rights import Action
+from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
 from eventbus.engine.job_actions import ACTIONS
 from eventbus.errors import UsageError
 from eventbus.model.states import JobState
 
 __all__ = [
-    "CleanOrder",
-    "OperationList",
-    "OperationOrder",
-    "OperationView",
+    "ACTS",
+    "READS",
     "PreviewQuery",
-    "RetryGroupOrder",
-    "StopOrder",
     "actions_for",
-    "begin_operation",
-    "clean_queue",
     "preview_operation",
     "read_operation",
     "read_operations",
-    "retry_group",
-    "stop_operation",
 ]
 
 _RIGHTS: dict[OperationAction, Action] = {
@@ -55,7 +47,7 @@ Expected: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 OperationId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None
 
 
-class CleanOrder(msgspec.Struct, frozen=True, kw_only=True):
+class CleanOrder(BareOrder, frozen=True):
     """Remove the jobs of the queue in `state`, those of one group of failures, or those that are named.
 
     `expected` is how many they were when somebody looked; 412 if they are not by now, give or take a tenth,
@@ -68,7 +60,6 @@ class CleanOrder(msgspec.Struct, frozen=True, kw_only=True):
     failure: str | None = None
     older_than: str | None = None
     jobs: Annotated[list[str], msgspec.Meta(max_length=1000)] | str | None = None
-    reason: Reason = ""
     id: OperationId = None
     force: bool = False
     dry_run: bool = False
@@ -80,17 +71,10 @@ class OperationOrder(CleanOrder, frozen=True, kw_only=True):
     action: OperationAction
 
 
-class StopOrder(msgspec.Struct, frozen=True):
-    """Nothing more is said."""
-
-    reason: Reason = ""
-
-
-class RetryGroupOrder(msgspec.Struct, frozen=True):
+class RetryGroupOrder(BareOrder, frozen=True):
     """`expected` is how many jobs the group had when it was looked at."""
 
     expected: Expected
-    reason: Reason = ""
     id: OperationId = None
 
 
@@ -175,7 +159,10 @@ async def begin_operation(
         count = "more jobs than are counted" if begun.total is None else _jobs(begun.total)
         return ActionResult(changed=True, note=count, operation=begun.id)
 
-    return await _act(desk, caller, _RIGHTS[order.action], queue, begin, order.reason)
+    right, target = _RIGHTS[order.action], queue_target(queue)
+    done = await desk.act(caller, right, target, begin, reason=order.reason)
+    _forget(desk)
+    return done
 
 
 async def clean_queue(desk: Desk, caller: Caller, path: dict[str, str], order: CleanOrder) -> ActionResult:
@@ -212,16 +199,26 @@ async def read_operation(desk: Desk, caller: Caller, path: dict[str, str], _quer
     return OperationView(operation=_shown(found), may=may)
 
 
-async def stop_operation(desk: Desk, caller: Caller, path: dict[str, str], order: StopOrder) -> ActionResult:
+async def stop_operation(
+    desk: Desk, caller: Caller, operation: OperationReport, _order: BareOrder
+) -> ActionResult:
     """Let an operation do no more."""
-    found = await _find(desk, caller, path["operation"])
+    done = await desk.inspector.operations.stop(operation.id, caller.actor.name)
+    note = f"operation {operation.id} {'does no more' if done else 'had ended before'}"
+    return ActionResult(changed=done and operation.state == "running", note=note)
 
-    async def stop() -> ActionResult:
-        done = await desk.inspector.operations.stop(found.id, caller.actor.name)
-        note = f"operation {found.id} {'does no more' if done else 'had ended before'}"
-        return ActionResult(changed=done and found.state == "running", note=note)
 
-    return await _act(desk, caller, "operation.stop", found.queue, stop, order.reason)
+async def _find_target(desk: Desk, caller: Caller, operation: str) -> tuple[OperationReport, Target]:
+    found = await _find(desk, caller, operation)
+    return found, queue_target(found.queue)
+
+
+def _forget(desk: Desk) -> None:
+    desk.queues.forget()
+    desk.failures.forget()
+
+
+OPERATION: Subject[OperationReport] = Subject("/operations/{operation}", _find_target, forget=_forget)
 
 
 async def _find_known(desk: Desk, caller: Caller, operation: str | None) -> OperationReport | None:
@@ -275,20 +272,6 @@ async def _filter_of(
     return meant
 
 
-async def _act(
-    desk: Desk,
-    caller: Caller,
-    action: Action,
-    queue: str,
-    change: Callable[[], Awaitable[ActionResult]],
-    reason: str,
-) -> ActionResult:
-    done = await desk.act(caller, action, queue_target(queue), change, reason=reason)
-    desk.queues.forget()
-    desk.failures.forget()
-    return done
-
-
 def _is_of_group(known: OperationReport, order: OperationOrder, queue: str) -> bool:
     is_same = (known.action, known.queue, known.job_state) == (order.action, queue, "failed")
     return order.failure is not None and is_same
@@ -301,3 +284,39 @@ def _jobs(count: int) -> str:
 async def _nothing() -> ActionResult:
     """Stand for a change that is refused before it begins."""
     return ActionResult(changed=False)
+
+
+READS = (
+    Read("/operations", "The newest bulk operations.", OperationList, read_operations),
+    Read("/operations/{operation}", "How far one bulk operation is.", OperationView, read_operation),
+)
+
+
+ACTS = (
+    Act(
+        "POST",
+        "/failures/{failure}/retry",
+        "/failures/{failure}/retry",
+        "Begin to let all jobs of a group run again.",
+        RetryGroupOrder,
+        retry_group,
+    ),
+    Act(
+        "POST",
+        "/queues/{queue}/operations",
+        "/queues/{queue}/operations",
+        "Begin to retry, cancel or promote many jobs of a queue.",
+        OperationOrder,
+        begin_operation,
+    ),
+    Act(
+        "POST",
+        "/queues/{queue}/clean",
+        "/queues/{queue}/clean",
+        "Begin to remove many jobs of a queue.",
+        CleanOrder,
+        clean_queue,
+        is_final=True,
+    ),
+    OPERATION.row("stop", "Let a bulk operation do no more.", "operation.stop", BareOrder, stop_operation),
+)

@@ -5,13 +5,13 @@ Not here: how they are read (`queue_views`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 
 from eventbus.admin.queue_name import queue_of
-from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
+from eventbus.dashboard.desk.desk import ActionResult, Desk
 from eventbus.dashboard.desk.queue_views import (
     QueueList,
     QueueView,
@@ -19,44 +19,24 @@ from eventbus.dashboard.desk.queue_views import (
     event_of_queue,
     look_at_queue,
 )
+from eventbus.dashboard.desk.rows import BareOrder, NoQuery, Read, Subject
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
 from eventbus.model.limit import Limit
 
 __all__ = [
-    "LimitOrder",
-    "NoQuery",
-    "PauseOrder",
-    "ResumeOrder",
-    "limit_queue",
-    "pause_queue",
+    "ACTS",
+    "READS",
     "queue_target",
     "read_queue",
     "read_queues",
-    "resume_queue",
 ]
 
 _ACTIONS: tuple[Action, ...] = ("queue.pause", "queue.limit", "job.read")
 
 
-class NoQuery(msgspec.Struct, frozen=True):
-    """A request that takes no query."""
-
-
-class PauseOrder(msgspec.Struct, frozen=True):
-    """Why a queue is paused."""
-
-    reason: Reason = ""
-
-
-class ResumeOrder(msgspec.Struct, frozen=True):
-    """Nothing more is said."""
-
-    reason: Reason = ""
-
-
-class LimitOrder(msgspec.Struct, frozen=True):
+class LimitOrder(BareOrder, frozen=True):
     """A limit: how many jobs may run at once, and how many may start, such as `100/1m`; and the same of each
     limit key.
 
@@ -69,7 +49,13 @@ class LimitOrder(msgspec.Struct, frozen=True):
     each: Annotated[int, msgspec.Meta(ge=1)] | None = None
     each_rate: list[str] | str = ""
     clear: bool = False
-    reason: Reason = ""
+
+    def check(self) -> None:
+        """Raise a Problem unless it says what to limit, or to clear it."""
+        if self.clear == any((self.at_once, self.rate, self.each, self.each_rate)):
+            raise Problem(
+                422, "expected at_once, rate, each or each_rate; or clear alone, to take back what was set"
+            )
 
 
 def queue_target(queue: str) -> Target:
@@ -101,67 +87,38 @@ def find_queue(desk: Desk, caller: Caller, name: str) -> str:
     return queue
 
 
-async def pause_queue(desk: Desk, caller: Caller, path: dict[str, str], order: PauseOrder) -> ActionResult:
+async def _find(desk: Desk, caller: Caller, name: str) -> tuple[str, Target]:
+    queue = find_queue(desk, caller, name)
+    return queue, queue_target(queue)
+
+
+QUEUE: Subject[str] = Subject("/queues/{queue}", _find, forget=lambda desk: desk.queues.forget())
+
+
+async def pause_queue(desk: Desk, caller: Caller, queue: str, order: BareOrder) -> ActionResult:
     """Let no worker claim jobs of the queue."""
-    queue = find_queue(desk, caller, path["queue"])
-
-    async def pause() -> ActionResult:
-        was_paused = (await controls_of(desk.provider, queue)).is_paused
-        await desk.provider.pause(queue, reason=order.reason, by=caller.actor.name)
-        return ActionResult(changed=not was_paused, note=f"{queue} is paused")
-
-    return await _act(desk, caller, "queue.pause", queue, pause, order.reason)
+    was_paused = (await controls_of(desk.provider, queue)).is_paused
+    await desk.provider.pause(queue, reason=order.reason, by=caller.actor.name)
+    return ActionResult(changed=not was_paused, note=f"{queue} is paused")
 
 
-async def resume_queue(desk: Desk, caller: Caller, path: dict[str, str], order: ResumeOrder) -> ActionResult:
+async def resume_queue(desk: Desk, _caller: Caller, queue: str, _order: BareOrder) -> ActionResult:
     """Let workers claim jobs of the queue again."""
-    queue = find_queue(desk, caller, path["queue"])
-
-    async def resume() -> ActionResult:
-        was_paused = (await controls_of(desk.provider, queue)).is_paused
-        await desk.provider.resume(queue)
-        return ActionResult(changed=was_paused, note=f"{queue} is not paused")
-
-    return await _act(desk, caller, "queue.pause", queue, resume, order.reason)
+    was_paused = (await controls_of(desk.provider, queue)).is_paused
+    await desk.provider.resume(queue)
+    return ActionResult(changed=was_paused, note=f"{queue} is not paused")
 
 
-async def limit_queue(desk: Desk, caller: Caller, path: dict[str, str], order: LimitOrder) -> ActionResult:
+async def limit_queue(desk: Desk, _caller: Caller, queue: str, order: LimitOrder) -> ActionResult:
     """Set the limit of the queue, or take it back."""
-    queue = find_queue(desk, caller, path["queue"])
-    bounds = (order.at_once, order.rate, order.each, order.each_rate)
-    if order.clear == any(bounds):
-        raise Problem(
-            422, "expected at_once, rate, each or each_rate; or clear alone, to take back what was set"
-        )
-
-    async def limit() -> ActionResult:
-        given = None
-        if not order.clear:
-            given = Limit(
-                at_once=order.at_once,
-                rate=_rates(order.rate),
-                each=order.each,
-                each_rate=_rates(order.each_rate),
-            )
-        before = (await controls_of(desk.provider, queue)).limit
-        await desk.provider.set_limit(queue, given)
-        after = (await controls_of(desk.provider, queue)).limit
-        return ActionResult(changed=before != after, note=f"the limit of {queue} is {_shown(after)}")
-
-    return await _act(desk, caller, "queue.limit", queue, limit, order.reason)
-
-
-async def _act(
-    desk: Desk,
-    caller: Caller,
-    action: Action,
-    queue: str,
-    change: Callable[[], Awaitable[ActionResult]],
-    reason: str,
-) -> ActionResult:
-    done = await desk.act(caller, action, queue_target(queue), change, reason=reason)
-    desk.queues.forget()  # so that the next page shows it
-    return done
+    given = None
+    if not order.clear:
+        rate, each_rate = _rates(order.rate), _rates(order.each_rate)
+        given = Limit(at_once=order.at_once, rate=rate, each=order.each, each_rate=each_rate)
+    before = (await controls_of(desk.provider, queue)).limit
+    await desk.provider.set_limit(queue, given)
+    after = (await controls_of(desk.provider, queue)).limit
+    return ActionResult(changed=before != after, note=f"the limit of {queue} is {_shown(after)}")
 
 
 def _with_rights(desk: Desk, caller: Caller, view: QueueView) -> QueueView:
@@ -181,3 +138,14 @@ def _rates(given: Sequence[str] | str) -> list[str]:
     """Return the rates that were given; in a text they have commas between."""
     texts = given.split(",") if isinstance(given, str) else given
     return [text for rate in texts if (text := rate.strip())]
+
+
+READS = (
+    Read("/queues", "The queues that are known.", QueueList, read_queues),
+    Read("/queues/{queue}", "One queue.", QueueView, read_queue),
+)
+ACTS = (
+    QUEUE.row("pause", "Pause a queue.", "queue.pause", BareOrder, pause_queue),
+    QUEUE.row("resume", "Resume a queue.", "queue.pause", BareOrder, resume_queue),
+    QUEUE.row("limits", "Set a queue's limit.", "queue.limit", LimitOrder, limit_queue),
+)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
+from eventbus.dashboard.entry.actor import Actor
 from eventbus.dashboard.problem import Problem
 from eventbus.model import clock
 
@@ -46,11 +47,14 @@ class Ordered(NamedTuple):
     digest: bytes
 
     @classmethod
-    def of(cls, place: tuple[str, ...], key: str, order: msgspec.Struct) -> Ordered:
-        """Return what tells an order from another one. Raises Problem, 422, for a key that is too long."""
+    def of(cls, actor: Actor, place: Iterable[str], key: str, order: msgspec.Struct) -> Ordered:
+        """Return what tells an order from another one: `place` is what the actor sends it to. Raises Problem,
+        422, for a key that is too long.
+        """
         check_length(key)
         told = msgspec.json.encode(order, enc_hook=str, order="deterministic") if key else b""
-        return cls(place, key, hashlib.sha256(told).digest())
+        whose = (actor.name, *sorted(actor.roles), *place)
+        return cls(whose, key, hashlib.sha256(told).digest())
 
 
 class _Known:

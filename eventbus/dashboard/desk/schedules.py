@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
+from eventbus.dashboard.desk.desk import ActionResult, Desk
 from eventbus.dashboard.desk.queue_views import event_of_queue
+from eventbus.dashboard.desk.rows import BareOrder, Read, Subject
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
@@ -15,17 +16,13 @@ from eventbus.errors import DefinitionError, UsageError
 from eventbus.schedules.options import ScheduleReport
 
 __all__ = [
-    "PauseScheduleOrder",
+    "ACTS",
+    "READS",
     "ScheduleList",
-    "ScheduleOrder",
     "ScheduleView",
     "SchedulesQuery",
-    "pause_schedule",
     "read_schedule",
     "read_schedules",
-    "remove_schedule",
-    "resume_schedule",
-    "run_schedule",
 ]
 
 _ACTIONS: tuple[Action, ...] = ("schedule.edit", "schedule.run")
@@ -63,18 +60,6 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     may: list[str] = []
 
 
-class PauseScheduleOrder(msgspec.Struct, frozen=True):
-    """Why it is paused."""
-
-    reason: Reason = ""
-
-
-class ScheduleOrder(msgspec.Struct, frozen=True):
-    """Nothing more is said."""
-
-    reason: Reason = ""
-
-
 async def read_schedules(
     desk: Desk, caller: Caller, _path: dict[str, str], query: SchedulesQuery
 ) -> ScheduleList:
@@ -108,56 +93,36 @@ async def read_schedule(desk: Desk, caller: Caller, path: dict[str, str], _query
 
 
 async def pause_schedule(
-    desk: Desk, caller: Caller, path: dict[str, str], order: PauseScheduleOrder
+    desk: Desk, caller: Caller, schedule: ScheduleReport, order: BareOrder
 ) -> ActionResult:
     """Let a schedule fire no more until it is resumed."""
-    report, target = await _find(desk, caller, path["schedule"])
-
-    async def pause() -> ActionResult:
-        reason = order.reason or f"paused by {caller.actor.name}"
-        await desk.provider.schedules.get(report.id).pause(reason)
-        return ActionResult(changed=not report.paused, note="it is paused")
-
-    return await desk.act(caller, "schedule.edit", target, pause, reason=order.reason)
+    reason = order.reason or f"paused by {caller.actor.name}"
+    await desk.provider.schedules.get(schedule.id).pause(reason)
+    return ActionResult(changed=not schedule.paused, note="it is paused")
 
 
 async def resume_schedule(
-    desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder
+    desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: BareOrder
 ) -> ActionResult:
     """Let a schedule fire again."""
-    report, target = await _find(desk, caller, path["schedule"])
-
-    async def resume() -> ActionResult:
-        await desk.provider.schedules.get(report.id).resume()
-        return ActionResult(changed=bool(report.paused), note="it is not paused")
-
-    return await desk.act(caller, "schedule.edit", target, resume, reason=order.reason)
+    await desk.provider.schedules.get(schedule.id).resume()
+    return ActionResult(changed=bool(schedule.paused), note="it is not paused")
 
 
 async def run_schedule(
-    desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder
+    desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: BareOrder
 ) -> ActionResult:
     """Make a job of a schedule now."""
-    report, target = await _find(desk, caller, path["schedule"])
-
-    async def run() -> ActionResult:
-        job_id = await desk.provider.schedules.get(report.id).run_now()
-        return ActionResult(changed=True, note=f"job {job_id} is made", job_id=job_id)
-
-    return await desk.act(caller, "schedule.run", target, run, reason=order.reason)
+    job_id = await desk.provider.schedules.get(schedule.id).trigger()
+    return ActionResult(changed=True, note=f"job {job_id} is made", job_id=job_id)
 
 
 async def remove_schedule(
-    desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder
+    desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: BareOrder
 ) -> ActionResult:
     """Remove a schedule. The jobs that it has made stay."""
-    report, target = await _find(desk, caller, path["schedule"])
-
-    async def remove() -> ActionResult:
-        done = await desk.provider.schedules.remove(report.id)
-        return ActionResult(changed=done, note="it is removed")
-
-    return await desk.act(caller, "schedule.edit", target, remove, reason=order.reason)
+    done = await desk.provider.schedules.remove(schedule.id)
+    return ActionResult(changed=done, note="it is removed")
 
 
 async def _find(desk: Desk, caller: Caller, schedule: str) -> tuple[ScheduleReport, Target]:
@@ -170,6 +135,9 @@ async def _find(desk: Desk, caller: Caller, schedule: str) -> tuple[ScheduleRepo
     target = _target(report)
     desk.demand_sight(caller, target, f"schedule {schedule!r}")
     return report, target
+
+
+SCHEDULE: Subject[ScheduleReport] = Subject("/schedules/{schedule}", _find)
 
 
 def _place(report: ScheduleReport) -> tuple[int, str]:
@@ -186,3 +154,17 @@ def _read_cursor(cursor: str) -> tuple[int, str]:
 
 def _target(report: ScheduleReport) -> Target:
     return Target("schedule", report.id, event_of_queue(report.queue))
+
+
+READS = (
+    Read("/schedules", "A page of the schedules.", ScheduleList, read_schedules, SchedulesQuery),
+    Read("/schedules/{schedule}", "One schedule, and its next slots.", ScheduleView, read_schedule),
+)
+ACTS = (
+    SCHEDULE.row("pause", "Pause a schedule.", "schedule.edit", BareOrder, pause_schedule),
+    SCHEDULE.row("resume", "Resume a schedule.", "schedule.edit", BareOrder, resume_schedule),
+    SCHEDULE.row("run", "Make a job of a schedule now.", "schedule.run", BareOrder, run_schedule),
+    SCHEDULE.row(
+        "remove", "Remove a schedule.", "schedule.edit", BareOrder, remove_schedule, method="DELETE"
+    ),
+)

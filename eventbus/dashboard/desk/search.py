@@ -18,13 +18,14 @@ from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.jobs import find_job
 from eventbus.dashboard.desk.queues import find_queue, queue_target
+from eventbus.dashboard.desk.rows import Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
 from eventbus.errors import UnknownJob
 from eventbus.model.names import EVENT_QUEUES
 from eventbus.model.states import JobState
 
-__all__ = ["Found", "SearchQuery", "search"]
+__all__ = ["READS", "Found", "SearchQuery", "search"]
 
 _LONGEST = 512
 _MOST_NAMES = 50
@@ -75,15 +76,8 @@ async def _by_name(desk: Desk, caller: Caller, wanted: str) -> Found:
     except (UnknownJob, Problem):
         pass
     else:
-        job = FoundJob(
-            id=report.id,
-            queue=report.queue,
-            state=report.state,
-            attempts=report.attempts,
-            created_ms=report.created_ms,
-            ended_ms=report.ended_ms,
-        )
-        return Found(jobs=[job])
+        job = msgspec.convert(report, FoundJob, from_attributes=True)
+        return Found(jobs=[msgspec.structs.replace(job, error="")])
     known = await desk.queues.read()
     names = [
         each.queue
@@ -154,3 +148,6 @@ def _cleaned(desk: Desk, caller: Caller, jobs: list[FoundJob]) -> list[FoundJob]
             error = desk.redaction(caller, target).error(job.error)
             seen.append(msgspec.structs.replace(job, error=error))
     return seen
+
+
+READS = (Read("/search", "Jobs and queues by a name, a key, or a field.", Found, search, SearchQuery),)

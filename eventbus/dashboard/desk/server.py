@@ -13,12 +13,13 @@ import msgspec
 
 from eventbus.admin.server import ServerReport
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.queues import NoQuery, queue_target
+from eventbus.dashboard.desk.queues import queue_target
+from eventbus.dashboard.desk.rows import NoQuery, Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.store.diagnostics import Finding
 
-__all__ = ["ServerView", "read_server"]
+__all__ = ["READS", "read_server"]
 
 _PATIENCE = 1.0
 _QUEUES = ("workers", "paused", "queues")
@@ -49,3 +50,6 @@ async def read_server(desk: Desk, caller: Caller, _path: dict[str, str], _query:
 async def _sees_all(desk: Desk, caller: Caller) -> bool:
     known = await desk.queues.read()
     return all(desk.sees(caller, queue_target(each.queue)) for each in known.queues)
+
+
+READS = (Read("/server", "The server, and its checks.", ServerView, read_server),)

@@ -6,11 +6,12 @@ import msgspec
 
 from eventbus.admin.workers import WorkerReport
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.queues import NoQuery, queue_target
+from eventbus.dashboard.desk.queues import queue_target
+from eventbus.dashboard.desk.rows import NoQuery, Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 
-__all__ = ["WorkerList", "read_workers"]
+__all__ = ["READS", "read_workers"]
 
 
 class WorkerList(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,3 +38,6 @@ def _shown(desk: Desk, caller: Caller, worker: WorkerReport) -> WorkerReport:
         queues=[queue for queue in worker.queues if queue in seen],
         versions={queue: known for queue, known in worker.versions.items() if queue in seen},
     )
+
+
+READS = (Read("/workers", "The workers.", WorkerList, read_workers),)

@@ -9,24 +9,20 @@ from collections import Counter
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
-from eventbus.dashboard.api.routes import API, Handler
-from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.api.routes import API
 from eventbus.dashboard.desk.flows.flow import find_flow, states_of, view_flow
 from eventbus.dashboard.desk.flows.graph import GraphQuery, view_graph
 from eventbus.dashboard.desk.flows.listing import FlowsQuery, read_flows, read_versions
-from eventbus.dashboard.entry.gate import Caller
-from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.gantt import draw
 from eventbus.dashboard.pages.graph_data import graph_data
-from eventbus.dashboard.pages.rendering import Renderer
+from eventbus.dashboard.pages.rendering import Page, Visit
 from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.reading import names_in, read_query
 from eventbus.model.states import FINAL_STATES
 
-__all__ = ["ROWS", "FlowPages"]
+__all__ = ["PAGES"]
 
 ROWS = 100
 """Steps on one page of the table."""
@@ -49,67 +45,50 @@ class StepRows(msgspec.Struct, frozen=True, kw_only=True):
     chosen: str
 
 
-class FlowPages:
-    """The pages of the flows of one dashboard."""
+async def _list(visit: Visit) -> Response:
+    query = read_query(visit.request, FlowsQuery, "done")
+    found = await read_flows(visit.desk, visit.caller, {}, query)
+    told = await read_versions(visit.desk, visit.caller, {}, None)
+    return visit.page("flows", found=found, versions=told.versions, query=query)
 
-    def __init__(self, desk: Desk, renderer: Renderer) -> None:
-        self._desk = desk
-        self._renderer = renderer
 
-    def handlers(self) -> list[tuple[str, str, Handler]]:
-        """Return the method, the path and the handler of each route."""
-        return [
-            ("GET", "/flows", self._list),
-            ("GET", "/flows/{flow}", self._show),
-            ("GET", "/flows/{flow}/timeline.svg", self._timeline),
-            ("GET", f"{API}/flows/{{flow}}/timeline.svg", self._timeline),
-        ]
+async def _show(visit: Visit) -> Response:
+    desk, caller = visit.desk, visit.caller
+    query = read_query(visit.request, StepsQuery, "done")
+    found = await find_flow(desk, caller, names_in(visit.request)["flow"])
+    view, graph = await asyncio.gather(
+        view_flow(desk, caller, found), view_graph(desk, caller, found, GraphQuery())
+    )
+    report = view.tree["report"]
+    return visit.page(
+        "flow",
+        view=view,
+        graph=graph,
+        graph_data=graph_data(graph, visit.links),
+        drawing=draw(report),
+        rows=cut_steps(report, query.steps, query.state),
+        states_of=states_of,
+        row_count=ROWS,
+        is_open=view.state not in FINAL_STATES,
+    )
 
-    async def _list(self, request: Request, caller: Caller, links: Links) -> Response:
-        query = read_query(request, FlowsQuery, "done")
-        found = await read_flows(self._desk, caller, {}, query)
-        told = await read_versions(self._desk, caller, {}, None)
-        return self._renderer.page(
-            request, caller.actor, links, "flows", found=found, versions=told.versions, query=query
-        )
 
-    async def _show(self, request: Request, caller: Caller, links: Links) -> Response:
-        query = read_query(request, StepsQuery, "done")
-        found = await find_flow(self._desk, caller, names_in(request)["flow"])
-        view, graph = await asyncio.gather(
-            view_flow(self._desk, caller, found), view_graph(self._desk, caller, found, GraphQuery())
-        )
-        report = view.tree["report"]
-        return self._renderer.page(
-            request,
-            caller.actor,
-            links,
-            "flow",
-            view=view,
-            graph=graph,
-            graph_data=graph_data(graph, links),
-            drawing=draw(report),
-            rows=cut_steps(report, query.steps, query.state),
-            states_of=states_of,
-            row_count=ROWS,
-            is_open=view.state not in FINAL_STATES,
-        )
+async def _timeline(visit: Visit) -> Response:
+    found = await find_flow(visit.desk, visit.caller, names_in(visit.request)["flow"])
+    drawing = draw(found.tree["report"])
+    if drawing is None:
+        raise Problem(409, "no step of this flow has begun, so there are no times to draw")
+    headers = {"content-disposition": 'attachment; filename="timeline.svg"'}
+    shown = {"drawing": drawing, "flow": found.target.id}
+    return visit.plain("timeline.svg", headers=headers, media="image/svg+xml", **shown)
 
-    async def _timeline(self, request: Request, caller: Caller, links: Links) -> Response:
-        found = await find_flow(self._desk, caller, names_in(request)["flow"])
-        drawing = draw(found.tree["report"])
-        if drawing is None:
-            raise Problem(409, "no step of this flow has begun, so there are no times to draw")
-        headers = {"content-disposition": 'attachment; filename="timeline.svg"'}
-        return self._renderer.file(
-            request,
-            links,
-            "timeline.svg",
-            "image/svg+xml",
-            headers=headers,
-            drawing=drawing,
-            flow=found.target.id,
-        )
+
+PAGES: tuple[tuple[str, str, Page], ...] = (
+    ("GET", "/flows", _list),
+    ("GET", "/flows/{flow}", _show),
+    ("GET", "/flows/{flow}/timeline.svg", _timeline),
+    ("GET", f"{API}/flows/{{flow}}/timeline.svg", _timeline),
+)
 
 
 def cut_steps(report: dict[str, Any], page: int, chosen: str) -> StepRows:

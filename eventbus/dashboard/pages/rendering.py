@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -20,13 +21,14 @@ from starlette.responses import Response
 from eventbus._version import __version__
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.entry.actor import Actor
+from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.assets import Assets
 from eventbus.dashboard.pages.visible import json_text, moment, span, visible
 from eventbus.model import clock
 from eventbus.schedules.options import show_times
 
-__all__ = ["Renderer"]
+__all__ = ["Page", "Renderer", "Visit"]
 
 _FOLDER = Path(__file__).parent.parent / "templates"
 
@@ -72,25 +74,13 @@ class Renderer:
         *,
         status: int = 200,
         headers: dict[str, str] | None = None,
+        media: str = "text/html",
         **values: Any,
     ) -> Response:
-        """Return a page that does not change by itself."""
-        text = self._render(f"{name}.html", self._shared(request, links, actor, values))
-        return Response(text, status, headers, media_type="text/html")
-
-    def file(
-        self,
-        request: Request,
-        links: Links,
-        template: str,
-        media: str,
-        *,
-        headers: dict[str, str],
-        **values: Any,
-    ) -> Response:
-        """Return what a template makes as a file of another kind than a page."""
-        text = self._environment.get_template(template).render(self._shared(request, links, None, values))
-        return Response(text, headers=headers, media_type=media)
+        """Return what does not change by itself: a page, or by the whole name of its template a file."""
+        template = name if "." in name else f"{name}.html"
+        text = self._render(template, self._shared(request, links, actor, values))
+        return Response(text, status, headers, media_type=media)
 
     def _render(self, template: str, values: dict[str, Any]) -> str:
         return self._environment.get_template(template).render(values)
@@ -117,3 +107,29 @@ class Renderer:
             "now_ms": round(clock.now() * 1000),
             **values,
         }
+
+
+class Visit(NamedTuple):
+    """A request for a page: whose it is, and with what it is answered."""
+
+    desk: Desk
+    renderer: Renderer
+    request: Request
+    caller: Caller
+    links: Links
+
+    def page(self, name: str, **values: Any) -> Response:
+        """Return a page, as `Renderer.page`."""
+        return self.renderer.page(self.request, self.caller.actor, self.links, name, **values)
+
+    def plain(self, name: str, **values: Any) -> Response:
+        """Return a page that does not change by itself, as `Renderer.plain`."""
+        return self.renderer.plain(self.request, self.caller.actor, self.links, name, **values)
+
+    def lead(self, *parts: str, **query: str) -> Response:
+        """Return an answer that leads to another page."""
+        return Response(status_code=303, headers={"location": self.links(*parts, **query)})
+
+
+Page: TypeAlias = Callable[[Visit], Awaitable[Response]]
+"""Answers a request for a page."""

@@ -2,196 +2,125 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from eventbus.dashboard.api.routes import Handler
-from eventbus.dashboard.api.table import ACTS, Act
-from eventbus.dashboard.desk import (
-    audit,
-    failures,
-    history,
-    jobs,
-    operations,
-    queues,
-    schedules,
-    server,
-    workers,
-)
-from eventbus.dashboard.desk.desk import ActionResult, Desk
+from eventbus.dashboard.api.table import ACTS, READS
+from eventbus.dashboard.desk import history, jobs, operations, queues
+from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.queue_views import QueueView
 from eventbus.dashboard.desk.repeats import Ordered
+from eventbus.dashboard.desk.rows import Act, NoQuery, Read
 from eventbus.dashboard.desk.tail import TailQuery, read_tail
-from eventbus.dashboard.entry.gate import Caller
-from eventbus.dashboard.links import Links
+from eventbus.dashboard.pages import events, finding, flows
 from eventbus.dashboard.pages.columns import stack
-from eventbus.dashboard.pages.events import EventPages, read_typed
-from eventbus.dashboard.pages.finding import FindingPage
-from eventbus.dashboard.pages.flows import FlowPages
-from eventbus.dashboard.pages.rendering import Renderer
+from eventbus.dashboard.pages.events import read_typed
+from eventbus.dashboard.pages.rendering import Page, Renderer, Visit
 from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.reading import names_in, read_form, read_query, to_order
 from eventbus.model import chance
 from eventbus.model.states import FINAL_STATES
 
-__all__ = ["Pages"]
+__all__ = ["page_handlers"]
 
-_ROWS = 50
 _MOST_QUEUES = 500
 
 
-class Pages:
-    """The pages of one dashboard."""
+async def _overview(visit: Visit) -> Response:
+    found = await queues.read_queues(visit.desk, visit.caller, {}, NoQuery())
+    # The busiest ones, if there are very many: a page of all would be megabytes.
+    busiest = sorted(found.queues, key=_busyness, reverse=True)[:_MOST_QUEUES]
+    shown = sorted(busiest, key=lambda view: view.queue)
+    left_out = len(found.queues) - len(shown)
+    return visit.page("overview", queues=shown, counted=found.queues, left_out=left_out)
 
-    def __init__(self, desk: Desk, renderer: Renderer) -> None:
-        self._desk = desk
-        self._renderer = renderer
 
-    def handlers(self) -> list[tuple[str, str, Handler]]:
-        """Return the method, the path and the handler of each route."""
-        return [
-            ("GET", "/", self._overview),
-            ("GET", "/find", FindingPage(self._desk, self._renderer).show),
-            ("GET", "/queues/{queue}", self._queue),
-            ("GET", "/jobs/{job}", self._job),
-            ("GET", "/failures", self._failures),
-            ("GET", "/queues/{queue}/bulk", self._bulk),
-            ("GET", "/operations", self._operations),
-            ("GET", "/operations/{operation}", self._operation),
-            ("GET", "/audit", self._audit),
-            ("GET", "/workers", self._workers),
-            ("GET", "/server", self._server),
-            ("GET", "/tail", self._tail),
-            ("GET", "/schedules", self._schedules),
-            ("GET", "/schedules/{schedule}", self._schedule),
-            *EventPages(self._desk, self._renderer).handlers(),
-            *FlowPages(self._desk, self._renderer).handlers(),
-            *(("POST", act.form, self._poster(act)) for act in ACTS if act.form),
-        ]
+async def _queue(visit: Visit) -> Response:
+    desk, caller = visit.desk, visit.caller
+    names, query = names_in(visit.request), read_query(visit.request, jobs.JobsQuery, "done")
+    view = await queues.read_queue(desk, caller, names, NoQuery())
+    told = await history.read_history(desk, caller, names, history.HistoryQuery())
+    state, listed = query.state[0], None
+    if "job.read" in view.may:
+        wanted = jobs.JobsQuery(state=[state], limit=min(query.limit, 200), cursor=query.cursor)
+        listed = await jobs.read_jobs(desk, caller, names, wanted)
+    return visit.page(
+        "queue",
+        queue=view,
+        told=told,
+        columns=stack(told),
+        listed=listed,
+        actions=operations.actions_for(desk, caller, view.queue, state),
+        state=state,
+        is_first=not query.cursor,
+    )
 
-    async def _overview(self, request: Request, caller: Caller, links: Links) -> Response:
-        found = await queues.read_queues(self._desk, caller, {}, queues.NoQuery())
-        # The busiest ones, if there are very many: a page of all would be megabytes.
-        busiest = sorted(found.queues, key=_busyness, reverse=True)[:_MOST_QUEUES]
-        shown = sorted(busiest, key=lambda view: view.queue)
-        return self._page(
-            request,
-            caller,
-            links,
-            "overview",
-            queues=shown,
-            counted=found.queues,
-            left_out=len(found.queues) - len(shown),
-        )
 
-    async def _queue(self, request: Request, caller: Caller, links: Links) -> Response:
-        names, query = names_in(request), read_query(request, jobs.JobsQuery, "done")
-        view = await queues.read_queue(self._desk, caller, names, queues.NoQuery())
-        told = await history.read_history(self._desk, caller, names, history.HistoryQuery())
-        state, listed = query.state[0], None
-        if "job.read" in view.may:
-            wanted = jobs.JobsQuery(state=[state], limit=min(query.limit, 200), cursor=query.cursor)
-            listed = await jobs.read_jobs(self._desk, caller, names, wanted)
-        return self._page(
-            request,
-            caller,
-            links,
-            "queue",
-            queue=view,
-            told=told,
-            columns=stack(told),
-            listed=listed,
-            actions=operations.actions_for(self._desk, caller, view.queue, state),
-            state=state,
-            is_first=not query.cursor,
-        )
+async def _job(visit: Visit) -> Response:
+    view = await jobs.read_job(visit.desk, visit.caller, names_in(visit.request), None)
+    is_open, is_flow = view.job.state not in FINAL_STATES, view.job.queue.startswith("workflow.")
+    return visit.page("job", view=view, job=view.job, is_open=is_open, is_flow=is_flow)
 
-    async def _job(self, request: Request, caller: Caller, links: Links) -> Response:
-        view = await jobs.read_job(self._desk, caller, names_in(request), None)
-        is_open = view.job.state not in FINAL_STATES
-        return self._page(
-            request,
-            caller,
-            links,
-            "job",
-            view=view,
-            job=view.job,
-            is_open=is_open,
-            is_flow=view.job.queue.startswith("workflow."),
-        )
 
-    async def _failures(self, request: Request, caller: Caller, links: Links) -> Response:
-        found = await failures.read_failures(self._desk, caller, {}, queues.NoQuery())
-        return self._page(request, caller, links, "failures", found=found)
+async def _bulk(visit: Visit) -> Response:
+    """Show what an operation would be about, and ask."""
+    query = read_query(visit.request, operations.PreviewQuery, "job")
+    named = visit.request.query_params.getlist("job")  # ticked ones count, whatever else is said
+    if named:
+        query = operations.PreviewQuery(action=query.action, jobs=named)
+    path = names_in(visit.request)
+    found = await operations.preview_operation(visit.desk, visit.caller, path, query)
+    key = chance.token(8)
+    return visit.plain("bulk", queue=path["queue"], query=query, found=found, operation_id=key)
 
-    async def _bulk(self, request: Request, caller: Caller, links: Links) -> Response:
-        """Show what an operation would be about, and ask."""
-        query = read_query(request, operations.PreviewQuery, "job")
-        named = request.query_params.getlist("job")  # ticked ones count, whatever else is said
-        if named:
-            query = operations.PreviewQuery(action=query.action, jobs=named)
-        path = names_in(request)
-        found = await operations.preview_operation(self._desk, caller, path, query)
-        return self._plain(
-            request,
-            caller,
-            links,
-            "bulk",
-            queue=path["queue"],
-            query=query,
-            found=found,
-            operation_id=chance.token(8),
-        )
 
-    async def _operations(self, request: Request, caller: Caller, links: Links) -> Response:
-        found = await operations.read_operations(self._desk, caller, {}, queues.NoQuery())
-        return self._page(request, caller, links, "operations", operations=found.operations)
+async def _tail(visit: Visit) -> Response:
+    query = read_query(visit.request, TailQuery)
+    found = await read_tail(visit.desk, visit.caller, query)
+    return visit.plain("tail", found=found, query=query)
 
-    async def _operation(self, request: Request, caller: Caller, links: Links) -> Response:
-        view = await operations.read_operation(self._desk, caller, names_in(request), queues.NoQuery())
-        return self._page(request, caller, links, "operation", view=view, operation=view.operation)
 
-    async def _audit(self, request: Request, caller: Caller, links: Links) -> Response:
-        query = read_query(request, audit.AuditQuery, "done")
-        page = await audit.read_audit(self._desk, caller, {}, query)
-        return self._page(request, caller, links, "audit", page=page, query=query)
+_PAGES: tuple[tuple[str, str, Page], ...] = (
+    ("GET", "/", _overview),
+    ("GET", "/queues/{queue}", _queue),
+    ("GET", "/jobs/{job}", _job),
+    ("GET", "/queues/{queue}/bulk", _bulk),
+    ("GET", "/tail", _tail),
+    *finding.PAGES,
+    *events.PAGES,
+    *flows.PAGES,
+)
+_SHOWN = {
+    "/failures": "failures",
+    "/operations": "operations",
+    "/operations/{operation}": "operation",
+    "/audit": "audit",
+    "/events": "events",
+    "/workers": "workers",
+    "/server": "server",
+    "/schedules": "schedules",
+    "/schedules/{schedule}": "schedule",
+}
+"""The template of what a page shows as the API reads it, at the same path. It has the fields of that."""
 
-    async def _workers(self, request: Request, caller: Caller, links: Links) -> Response:
-        found = await workers.read_workers(self._desk, caller, {}, queues.NoQuery())
-        return self._page(request, caller, links, "workers", workers=found.workers)
 
-    async def _server(self, request: Request, caller: Caller, links: Links) -> Response:
-        view = await server.read_server(self._desk, caller, {}, queues.NoQuery())
-        return self._page(request, caller, links, "server", view=view, server=view.server)
+def _shower(row: Read) -> Page:
+    async def show(visit: Visit) -> Response:
+        query = NoQuery() if row.query is NoQuery else read_query(visit.request, row.query, "done")
+        view = await row.read(visit.desk, visit.caller, names_in(visit.request), query)
+        return visit.page(_SHOWN[row.path], view=view, query=query, **msgspec.structs.asdict(view))
 
-    async def _tail(self, request: Request, caller: Caller, links: Links) -> Response:
-        query = read_query(request, TailQuery)
-        found = await read_tail(self._desk, caller, query)
-        return self._plain(request, caller, links, "tail", found=found, query=query)
+    return show
 
-    async def _schedules(self, request: Request, caller: Caller, links: Links) -> Response:
-        query = read_query(request, schedules.SchedulesQuery, "done")
-        found = await schedules.read_schedules(self._desk, caller, {}, query)
-        return self._page(
-            request, caller, links, "schedules", schedules=found.schedules, cursor=found.cursor, query=query
-        )
 
-    async def _schedule(self, request: Request, caller: Caller, links: Links) -> Response:
-        view = await schedules.read_schedule(self._desk, caller, names_in(request), None)
-        return self._page(request, caller, links, "schedule", view=view, schedule=view.schedule)
-
-    def _poster(self, act: Act) -> Handler:
-        async def post(request: Request, caller: Caller, links: Links) -> Response:
-            return await self._post(act, request, caller, links)
-
-        return post
-
-    async def _post(self, act: Act, request: Request, caller: Caller, links: Links) -> Response:
-        names, form = names_in(request), await read_form(request)
+def _poster(act: Act) -> Page:
+    async def post(visit: Visit) -> Response:
+        desk, caller = visit.desk, visit.caller
+        names, form = names_in(visit.request), await read_form(visit.request)
         once, typed = form.pop("_once", ""), form.pop("_name", "")
         name = next(iter(names.values()))  # of what is acted on; another one says what of it
         if act.is_final and typed != name:
@@ -199,29 +128,33 @@ class Pages:
         order = to_order(form, act.order, is_text=True)
         if isinstance(order, EditOrder):
             order = msgspec.structs.replace(order, payload=read_typed(form.get("payload", "")))
-
-        async def do() -> ActionResult:
-            return await act.act(self._desk, caller, names, order)
-
-        place = (caller.actor.name, *sorted(caller.actor.roles), "form", act.form, *names.values())
-        ordered = Ordered.of(place, once if act.is_kept else "", order)
-        done = await self._desk.once(caller, ordered, do)
+        place = ("form", act.form, *names.values())
+        ordered = Ordered.of(caller.actor, place, once if act.is_kept else "", order)
+        done = await desk.once(caller, ordered, partial(act.act, desk, caller, names, order))
         if done.operation:
-            return _redirect(links("operations", done.operation))
-        kind = act.form.split("/")[1]
+            return visit.lead("operations", done.operation)
         if done.value is not None:
-            return self._plain(request, caller, links, "revealed", job_id=name, value=done.value)
-        result = "changed" if done.changed else "unchanged"
-        place = links(kind, name, done=result)
+            return visit.plain("revealed", job_id=name, value=done.value)
+        kind, result = act.form.split("/")[1], "changed" if done.changed else "unchanged"
         if act.is_final:  # what it was about is gone
-            place = links(*([] if kind == "jobs" else [kind]), done=result)
-        return _redirect(place)
+            return visit.lead(*([] if kind == "jobs" else [kind]), done=result)
+        return visit.lead(kind, name, done=result)
 
-    def _page(self, request: Request, caller: Caller, links: Links, name: str, **values: Any) -> Response:
-        return self._renderer.page(request, caller.actor, links, name, **values)
+    return post
 
-    def _plain(self, request: Request, caller: Caller, links: Links, name: str, **values: Any) -> Response:
-        return self._renderer.plain(request, caller.actor, links, name, **values)
+
+def page_handlers(desk: Desk, renderer: Renderer) -> list[tuple[str, str, Handler]]:
+    """Return the method, the path and the handler of each route."""
+
+    def handler(page: Page) -> Handler:
+        return lambda request, caller, links: page(Visit(desk, renderer, request, caller, links))
+
+    pages = [
+        *_PAGES,
+        *(("GET", row.path, _shower(row)) for row in READS if row.path in _SHOWN),
+        *(("POST", act.form, _poster(act)) for act in ACTS if act.form),
+    ]
+    return [(method, path, handler(page)) for method, path, page in pages]
 
 
 def _busyness(view: QueueView) -> tuple[int, ...]:
@@ -231,7 +164,3 @@ def _busyness(view: QueueView) -> tuple[int, ...]:
     """
     counts = view.counts
     return (counts["waiting"] + counts["failed"] + counts["parked"], counts["active"] + counts["delayed"])
-
-
-def _redirect(url: str) -> Response:
-    return Response(status_code=303, headers={"location": url})

@@ -47,6 +47,7 @@ from eventbus.handlers.failures.hook import FailureHook
 from eventbus.model import clock
 from eventbus.model.containment import original
 from eventbus.runtime.thread_pool import ThreadPool
+from eventbus.store.readable import number_in
 from eventbus.store.store import Store
 from eventbus.telemetry.failure import error_line, message_of, type_name
 from eventbus.telemetry.job_failure import JobFailure
@@ -310,9 +311,5 @@ def facts_of(failure: JobFailure) -> dict[str, Any]:
 def _job_of(job_id: str, fields: Mapping[str, str], body: str) -> Job:
     """Return a job of another worker from its record."""
     stop = fields.get("stop", "") or ("failed" if "tree" in fields else "")
-    attempts, stalls = (_number(fields.get(name, "")) for name in ("attempts", "stalls"))
+    attempts, stalls = (number_in(fields, name) for name in ("attempts", "stalls"))
     return Job(job_id, "", fields.get("queue", ""), body, attempts, stalls, 0, 0, 0, stop)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0

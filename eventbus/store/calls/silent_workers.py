@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from eventbus.store.calls.roster import ALIVE, WorkerLook
+from eventbus.store.readable import number_in
 
 __all__ = ["SilentWorker", "find_silent"]
 
@@ -58,14 +59,9 @@ def find_silent(workers: Iterable[WorkerLook], now: int) -> dict[str, list[Silen
     for look in workers:
         if now - look.announced <= ALIVE:
             continue
-        heard = max(look.announced, _number(look.fields, "heard"))
-        silent = SilentWorker(look.id, look.announced, heard, _number(look.fields, "lag"))
+        heard = max(look.announced, number_in(look.fields, "heard"))
+        silent = SilentWorker(look.id, look.announced, heard, number_in(look.fields, "lag"))
         if silent.is_blocked or now - heard > ALIVE:
             for queue in look.fields.get("queues", "").split():
                 found[queue].append(silent)
     return {queue: sorted(silent, key=lambda each: (-each.heard, each.id)) for queue, silent in found.items()}
-
-
-def _number(fields: dict[str, str], name: str) -> int:
-    text = fields.get(name, "")
-    return int(text) if text.isdecimal() else 0

@@ -99,7 +99,7 @@ def test_a_list_is_shown_again_and_again_until_it_is_interrupted(
 def test_top_shows_the_fleet_at_a_glance(
     make_provider: MakeProvider, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventbus.cli.controls.top._ROWS", 1)
+    monkeypatch.setattr("eventbus.cli.controls.overview._ROWS", 1)
     _emit(make_provider, "order", 2)
     _emit(make_provider, "later", 1, delay="1 hour")
     told = invoke("top", "--once").stdout.splitlines()

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from eventbus.admin.queues import QueueReport
 from eventbus.admin.workers import WorkerReport
-from eventbus.cli.controls.overview_views import tabulate_queues, tabulate_workers
+from eventbus.cli.controls.overview import QUEUES, list_workers
 from eventbus.cli.screen import Screen
 
 _ID = "0-e650423c0f6d4b1a9d3e5c7a-order.placed"
@@ -45,7 +45,7 @@ def test_an_id_is_whole_and_an_error_is_cut(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_queues_and_workers_have_all_their_heads_names_and_counts(width: int) -> None:
     queue = QueueReport(name="event.order.placed@billing", waiting=12345, failed=67, oldest=12.5)
-    head, line = _print(tabulate_queues([queue]), width)
+    head, line = _print(QUEUES.table([queue]), width)
     for name in (
         "queue",
         "oldest",
@@ -63,7 +63,7 @@ def test_queues_and_workers_have_all_their_heads_names_and_counts(width: int) ->
     worker = WorkerReport(
         id="468ba33c0f6d", name="shop", host="host-1", pid=4321, queues=[f"event.{n}" for n in range(9)]
     )
-    head, line = _print(tabulate_workers([worker], 0), width)
+    head, line = _print(list_workers(0).table([worker]), width)
     assert {"468ba33c0f6d", "shop", "host-1", "4321"} <= set(line.split())
 
 
@@ -72,7 +72,7 @@ def test_queues_and_workers_have_all_their_heads_names_and_counts(width: int) ->
 )
 def test_a_rate_has_as_many_digits_as_say_something(rate: float, shown: str) -> None:
     queue = QueueReport(name="event.order", completed_per_minute=rate)
-    head, line = _print(tabulate_queues([queue]), 400)
+    head, line = _print(QUEUES.table([queue]), 400)
     assert line.split()[head.split().index("completed/min")] == shown
 
 
@@ -111,11 +111,11 @@ def test_heads_and_what_is_marked_keep_their_colours() -> None:
 
 def test_a_table_of_200_queues_costs_about_ten_times_as_much_as_one_of_20() -> None:
     queues = [QueueReport(name=f"event.order.{n}", waiting=n, oldest=12.5) for n in range(200)]
-    _print(tabulate_queues(queues[:1]), 120)
+    _print(QUEUES.table(queues[:1]), 120)
 
     def cost(count: int) -> int:
         with count_lines() as lines:
-            assert len(_print(tabulate_queues(queues[:count]), 120)) == count + 1
+            assert len(_print(QUEUES.table(queues[:count]), 120)) == count + 1
         return lines.count
 
     few, many = cost(20), cost(200)

@@ -97,9 +97,7 @@ async def test_a_handler_in_a_thread_is_given_back_as_well(make: MakeProvider, u
         async with provider, provider.worker() as worker:
             emission = emitter.emit("outer", 2)
             await began.wait()
-            await until(
-                lambda: provider._life.running("look").tracker.find_waits(), "it awaits what it emitted"
-            )
+            await until(provider._life.running("look").tracker.find_waits, "it awaits what it emitted")
             worker.request_stop()
             await worker.wait()
             await provider.stop()  # the thread sees that and ends

@@ -8,19 +8,16 @@ a job of a map, too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import msgspec
 
 from eventbus.lowlevel import FINAL_STATES
+from workflows.client.reports.flow_report import report_flow, tree_of, value_in
 from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.history import is_under, losers
 from workflows.functions.rollbacks import undone_in
 from workflows.records.entries import Entry
-from workflows.records.ids import is_nested, workflow_of
+from workflows.records.ids import is_nested
 from workflows.records.records import FlowMessage, error_text
-from workflows.records.report import FlowReport, FlowStatus, FlowTree, RollbackReport, StepReport, StepState
-from workflows.records.status import error_in, number_in
+from workflows.records.report import FlowReport, FlowStatus, FlowTree, StepReport, StepState
 
 __all__ = ["children_of", "count_completed", "open_children_of", "report_durable", "tree_durable", "waits_of"]
 
@@ -44,23 +41,14 @@ def report_durable(
     """Return the report of a flow whose root has these fields, and whose journal has these entries."""
     kept = kept_entries(entries)
     steps = _steps(kept, has_ended=status.state in FINAL_STATES)
-    return FlowReport(
-        flow_id=flow_id,
-        workflow=workflow_of(flow_id),
-        state=status.state,
-        run=message.run,
-        version=message.version,
-        rollback=status.rollback,
+    return report_flow(
+        flow_id,
+        message,
+        root,
+        status,
         steps=steps,
         order=_completed(kept, steps),
-        rollbacks=[
-            RollbackReport(step=path, error=error_text(failure) if failure else "")
-            for path, failure in undone_in(kept.entries).items()
-        ],
-        is_parked=root.get("state") == "parked",
-        error=error_in(root, status.state),
-        created_ms=number_in(root, "created"),
-        ended_ms=number_in(root, "ended"),
+        undone=undone_in(kept.entries).items(),
     )
 
 
@@ -68,17 +56,13 @@ def tree_durable(
     report: FlowReport, entries: Sequence[Entry], nested: Mapping[str, list[FlowTree]]
 ) -> FlowTree:
     """Return a flow with the errors of attempts that another attempt followed."""
-    errors: dict[str, list[str]] = {}
+    errors: list[tuple[str, str]] = []
     for entry in kept_entries(entries).entries:
         if entry.kind == "try" and entry.failure:  # otherwise it was put off
-            errors.setdefault(_label(entry), []).append(error_text(entry.failure))
+            errors.append((_label(entry), error_text(entry.failure)))
         elif entry.kind == "refused":
-            errors.setdefault("", []).append(f"signal {entry.name!r} refused: {error_text(entry.failure)}")
-    return FlowTree(
-        report=report,
-        errors={name: found[-50:] for name, found in errors.items()},
-        nested=dict(nested),
-    )
+            errors.append(("", f"signal {entry.name!r} refused: {error_text(entry.failure)}"))
+    return tree_of(report, errors, nested)
 
 
 def children_of(flow_id: str, entries: Sequence[Entry]) -> dict[str, str]:
@@ -145,19 +129,12 @@ def _report(label: str, began: Entry, entry: Entry, *, is_closed: bool) -> StepR
     return StepReport(
         step=label,
         state=state,
-        result=_read(entry.result),
+        result=value_in(entry.result),
         attempts=entry.attempts,
         error=error,
         started_ms=began.started_ms,
         ended_ms=0 if state in _OPEN else entry.started_ms + entry.took_ms,
     )
-
-
-def _read(result: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(result)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
 
 
 def _completed(kept: Kept, steps: Mapping[str, StepReport]) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from eventbus.lowlevel import HiddenValues, json_values
+from workflows.client.reports.flow_report import value_in
 from workflows.records.records import FlowMessage
 from workflows.records.report import FlowReport, FlowTree, StepReport
 
@@ -42,9 +43,9 @@ def with_values(
         if hidden.texts
         else report.steps,
         machine=machine,
-        input=hidden.in_field(_INPUT, _value(bytes(message.input))),
-        output=hidden.in_field(_RESULT, _value(root.get("text", ""))) if is_done else None,
-        own_state=hidden.in_field(_STATE, _value(own_state or "")),
+        input=hidden.in_field(_INPUT, value_in(bytes(message.input))),
+        output=hidden.in_field(_RESULT, value_in(root.get("text", ""))) if is_done else None,
+        own_state=hidden.in_field(_STATE, value_in(own_state or "")),
     )
 
 
@@ -70,10 +71,3 @@ def _without_repeats(step: StepReport, hidden: HiddenValues) -> StepReport:
         if (shown := hidden.in_texts(value)) != _NO_VALUES.in_texts(value):
             changed[name] = shown
     return msgspec.structs.replace(step, **changed) if changed else step
-
-
-def _value(text: str | bytes) -> Any:
-    try:
-        return msgspec.json.decode(text) if text else None
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None

@@ -8,13 +8,12 @@ active if the flow runs and all that it needs has ended.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from eventbus import PayloadError
 from workflows.definition.codecs import Codecs
-from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory, StepHistory
 from workflows.records.ids import split_item
 from workflows.records.records import error_text
@@ -35,111 +34,99 @@ def report_local(
     names: Sequence[str] = history.names or (list(codecs.workflow.steps) if codecs is not None else ())
     every = dict.fromkeys([*names, *(name for name in history.steps if split_item(name)[1] < 0)])
     ended = {step for step in history.order if history.steps[step].last.kind == "step"}
-    return {name: _report(name, history, codecs, root, state, ended) for name in every}
+    flow = _Flow(history, codecs, root, state, ended)
+    return {name: flow.report(name) for name in every}
 
 
-def _report(
-    name: str,
-    history: GraphHistory,
-    codecs: Codecs | None,
-    root: Mapping[str, str],
-    state: FlowState,
-    ended: set[str],
-) -> StepReport:
-    known = history.steps.get(name)
-    if known is None:
-        shown = _unrecorded(name, history, codecs, root, state, ended)
-        return StepReport(step=name, state=shown, started_ms=_begun(root) if shown == "active" else 0)
-    entry, shown = known.last, _shown(known, root, state)
-    done, total = history.count_items(name)
-    if known.state == "active":  # its items are recorded
-        shown = _shown_items(name, history, root, state)
-    result, error = None, error_text(entry.failure) if entry.failure else ""
-    if (
-        shown == "failed"
-        and (item := history.failed) is not None
-        and split_item(item.step)[0] == name != item.step
-    ):
-        error = f"{item.step}: {error_text(item.last.failure)}"
-    if shown == "completed":
-        shown, result, error = typed_result(name, entry.result, codecs)
-    is_open = shown in ("active", "delayed", "sleeping") or known.state == "sleeping"
-    end_ms = entry.started_ms + entry.took_ms if entry.started_ms and not is_open else 0
-    return StepReport(
-        step=name,
-        state=shown,
-        result=result,
-        attempts=entry.attempts,
-        error=error,
-        progress=f"{done}/{total}" if name in history.lists else None,
-        items=_items(history.item_states(name), state),
-        started_ms=entry.started_ms,
-        ended_ms=end_ms,
-    )
+class _Flow(NamedTuple):
+    """What is known of a flow where one of its steps is reported; `ended` are the steps that have ended."""
 
+    history: GraphHistory
+    codecs: Codecs | None
+    root: Mapping[str, str]
+    state: FlowState
+    ended: set[str]
 
-def _items(states: dict[str, int], state: FlowState) -> dict[str, int]:
-    """Return the states of a step's items; in a flow that is over, those that had not begun are cancelled."""
-    if state in _OVER and (waiting := states.pop("waiting", 0)):
-        states["cancelled"] = states.get("cancelled", 0) + waiting
-    return states
-
-
-def _shown_items(name: str, history: GraphHistory, root: Mapping[str, str], state: FlowState) -> StepState:
-    """Return the state of a step whose items have begun and whose end is not recorded."""
-    failed = history.failed
-    if failed is not None and split_item(failed.step)[0] == name:
-        return "failed"
-    if state in _OVER:
-        return "cancelled"
-    return "active" if root.get("state") == "active" else "waiting"
-
-
-def _shown(known: StepHistory, root: Mapping[str, str], state: FlowState) -> StepState:
-    """Return the state of a step that has an entry, which another attempt may have followed since."""
-    if known.state in ("delayed", "sleeping") and state in _OVER:
-        return "cancelled"
-    if known.state == "sleeping" and known.last.kind == "wait":
-        return "waiting"
-    is_cut = known.last.kind == "cut" and state not in _OVER
-    if is_cut or (known.state == "delayed" and _is_due(known.last, root)):
-        return "active" if root.get("state") == "active" else "waiting"
-    return known.state
-
-
-def _is_due(entry: Entry, root: Mapping[str, str]) -> bool:
-    return int(root.get("now") or 0) >= entry.due_ms
-
-
-def _unrecorded(
-    name: str,
-    history: GraphHistory,
-    codecs: Codecs | None,
-    root: Mapping[str, str],
-    state: FlowState,
-    ended: set[str],
-) -> StepState:
-    if state in _OVER:
-        is_first = root.get("state") == "active" and not root.get("knows")
-        return (
-            "active"
-            if is_first and _is_ready(name, codecs, ended) and not history.is_stopped
-            else "cancelled"
+    def report(self, name: str) -> StepReport:
+        """Return the report of a step."""
+        history = self.history
+        known = history.steps.get(name)
+        if known is None:
+            shown = self._unrecorded(name)
+            begun = int(self.root.get("claimed") or 0)
+            return StepReport(step=name, state=shown, started_ms=begun if shown == "active" else 0)
+        entry, shown = known.last, self._shown(known)
+        done, total = history.count_items(name)
+        if known.state == "active":  # its items are recorded
+            shown = self._shown_items(name)
+        result, error = None, error_text(entry.failure)
+        if (
+            shown == "failed"
+            and (item := history.failed) is not None
+            and split_item(item.step)[0] == name != item.step
+        ):
+            error = f"{item.step}: {error_text(item.last.failure)}"
+        if shown == "completed":
+            shown, result, error = typed_result(name, entry.result, self.codecs)
+        is_open = shown in ("active", "delayed", "sleeping") or known.state == "sleeping"
+        end_ms = entry.started_ms + entry.took_ms if entry.started_ms and not is_open else 0
+        return StepReport(
+            step=name,
+            state=shown,
+            result=result,
+            attempts=entry.attempts,
+            error=error,
+            progress=f"{done}/{total}" if name in history.lists else None,
+            items=self._items(history.item_states(name)),
+            started_ms=entry.started_ms,
+            ended_ms=end_ms,
         )
-    if root.get("state") == "active" and not history.failed and _is_ready(name, codecs, ended):
-        return "active"
-    return "waiting"
 
+    def _items(self, states: dict[str, int]) -> dict[str, int]:
+        """Return the states of a step's items; in a flow that is over, those that had not begun are
+        cancelled.
+        """
+        if self.state in _OVER and (waiting := states.pop("waiting", 0)):
+            states["cancelled"] = states.get("cancelled", 0) + waiting
+        return states
 
-def _is_ready(name: str, codecs: Codecs | None, ended: set[str]) -> bool:
-    """Tell whether all that a step needs has ended, as far as the workflow is known here."""
-    if codecs is None or name not in codecs.workflow.steps:
-        return False
-    return all(need in ended for need in codecs.workflow.plan.needs(name))
+    @property
+    def _runs(self) -> bool:
+        return self.root.get("state") == "active"
 
+    def _shown_items(self, name: str) -> StepState:
+        """Return the state of a step whose items have begun and whose end is not recorded."""
+        failed = self.history.failed
+        if failed is not None and split_item(failed.step)[0] == name:
+            return "failed"
+        if self.state in _OVER:
+            return "cancelled"
+        return "active" if self._runs else "waiting"
 
-def _begun(root: Mapping[str, str]) -> int:
-    return int(root.get("claimed") or 0)
+    def _shown(self, known: StepHistory) -> StepState:
+        """Return the state of a step that has an entry, which another attempt may have followed since."""
+        if known.state in ("delayed", "sleeping") and self.state in _OVER:
+            return "cancelled"
+        if known.state == "sleeping" and known.last.kind == "wait":
+            return "waiting"
+        is_cut = known.last.kind == "cut" and self.state not in _OVER
+        is_due = int(self.root.get("now") or 0) >= known.last.due_ms
+        if is_cut or (known.state == "delayed" and is_due):
+            return "active" if self._runs else "waiting"
+        return known.state
+
+    def _unrecorded(self, name: str) -> StepState:
+        is_ready = self._runs and self._is_ready(name)
+        if self.state in _OVER:
+            is_first = not self.root.get("knows") and not self.history.is_stopped
+            return "active" if is_ready and is_first else "cancelled"
+        return "active" if is_ready and not self.history.failed else "waiting"
+
+    def _is_ready(self, name: str) -> bool:
+        """Tell whether all that a step needs has ended, as far as the workflow is known here."""
+        if self.codecs is None or name not in self.codecs.workflow.steps:
+            return False
+        return all(need in self.ended for need in self.codecs.workflow.plan.needs(name))
 
 
 def typed_result(step: str, result: msgspec.Raw, codecs: Codecs | None) -> tuple[StepState, Any, str]:

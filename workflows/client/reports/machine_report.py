@@ -10,11 +10,11 @@ recorded is in no report.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from eventbus.lowlevel import FINAL_STATES
+from workflows.client.reports.flow_report import report_flow, tree_of, value_in
 from workflows.machines.choosing import MOVE, RETRY
 from workflows.machines.snapshot import (
     ACCEPTS,
@@ -26,7 +26,6 @@ from workflows.machines.snapshot import (
     read_snapshot,
 )
 from workflows.records.entries import Entry
-from workflows.records.ids import workflow_of
 from workflows.records.records import FlowMessage, error_text
 from workflows.records.report import (
     FlowReport,
@@ -34,11 +33,10 @@ from workflows.records.report import (
     FlowTree,
     MachineReport,
     MoveReport,
-    RollbackReport,
     StepReport,
     StepState,
 )
-from workflows.records.status import error_in, number_in
+from workflows.records.status import error_in
 
 __all__ = ["machine_error", "machine_waits", "report_machine", "tree_machine"]
 
@@ -60,24 +58,17 @@ def report_machine(
     snapshot = read_snapshot(flow_id, live)
     entries = _up_to(snapshot, entries)
     steps = _steps(entries, snapshot, has_ended=status.state in FINAL_STATES)
-    return FlowReport(
-        flow_id=flow_id,
-        workflow=workflow_of(flow_id),
-        state=status.state,
-        run=message.run,
-        version=message.version,
-        rollback=status.rollback,
+    return report_flow(
+        flow_id,
+        message,
+        root,
+        status,
         steps=steps,
         order=[label for label, step in steps.items() if step.state == "completed"],
-        rollbacks=[
-            RollbackReport(step=each.path, error=error_text(bytes(each.error).decode()))
-            for each in obligations_in(flow_id, live)
-            if each.is_done
+        undone=[
+            (each.path, bytes(each.error).decode()) for each in obligations_in(flow_id, live) if each.is_done
         ],
-        is_parked=root.get("state") == "parked",
         error=machine_error(root, status, snapshot),
-        created_ms=number_in(root, "created"),
-        ended_ms=number_in(root, "ended"),
         machine=_machine(flow_id, message, snapshot, entries, live, has_ended=status.state in FINAL_STATES),
     )
 
@@ -88,16 +79,14 @@ def tree_machine(
     """Return a flow with the errors of attempts that another attempt followed, and of triggers that were
     refused.
     """
-    errors: dict[str, list[str]] = {}
+    errors: list[tuple[str, str]] = []
     for entry in entries:
         if entry.kind == "try" and entry.failure:
-            errors.setdefault(_label(entry), []).append(error_text(entry.failure))
+            errors.append((_label(entry), error_text(entry.failure)))
         elif entry.kind == "refused":
             what = _BY_HAND.get(entry.name, f"trigger {entry.name!r}")
-            errors.setdefault("", []).append(f"{what} refused: {error_text(entry.failure)}")
-    return FlowTree(
-        report=report, errors={name: found[-50:] for name, found in errors.items()}, nested=dict(nested)
-    )
+            errors.append(("", f"{what} refused: {error_text(entry.failure)}"))
+    return tree_of(report, errors, nested)
 
 
 def machine_waits(flow_id: str, live: Mapping[str, str]) -> list[Entry]:
@@ -138,8 +127,8 @@ def _machine(
         version=0 if snapshot is None else snapshot.moves,
         entered_ms=0 if snapshot is None else snapshot.entered_ms,
         due_ms=0 if snapshot is None or has_ended else _due_of(snapshot),
-        state=_read(live.get(STATE) or bytes(message.input)),
-        documents={name: _read(text) for name, text in documents_in(live).items()},
+        state=value_in(live.get(STATE) or bytes(message.input)),
+        documents={name: value_in(text) for name, text in documents_in(live).items()},
         accepts=[name.removeprefix("!") for name in accepts if not name.startswith("!!")],
         children=[child.id for child in read_children(flow_id, live)],
         moves=[
@@ -205,7 +194,7 @@ def _steps(entries: Sequence[Entry], snapshot: Snapshot | None, *, has_ended: bo
         found[_label(entry)] = StepReport(
             step=_label(entry),
             state="cancelled" if entry.kind == "try" and has_ended else states[entry.kind],
-            result=_read(bytes(entry.result)),
+            result=value_in(bytes(entry.result)),
             attempts=entry.attempts,
             error=error_text(entry.failure) if entry.failure else "",
             started_ms=entry.started_ms,
@@ -219,10 +208,3 @@ def _steps(entries: Sequence[Entry], snapshot: Snapshot | None, *, has_ended: bo
         if step.state == "delayed" and not is_pending:
             found[label] = msgspec.structs.replace(step, state="cancelled")
     return found
-
-
-def _read(text: str | bytes) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None

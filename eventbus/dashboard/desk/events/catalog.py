@@ -15,13 +15,14 @@ import msgspec
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.events.schemas import schema_of
 from eventbus.dashboard.desk.queue_views import QueueView
-from eventbus.dashboard.desk.queues import NoQuery, queue_target
+from eventbus.dashboard.desk.queues import queue_target
+from eventbus.dashboard.desk.rows import NoQuery, Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action
 from eventbus.dashboard.problem import Problem
 from eventbus.model.names import EVENT_QUEUES, queue_name, split_group
 
-__all__ = ["EventList", "EventView", "GroupView", "read_event", "read_events"]
+__all__ = ["READS", "read_event", "read_events"]
 
 _ACTIONS: tuple[Action, ...] = ("event.emit",)
 
@@ -107,3 +108,9 @@ def _view(desk: Desk, caller: Caller, name: str, groups: list[GroupView], *, is_
         result_schema=schema_of(event.result) if event is not None and is_whole else None,
         may=desk.abilities(caller, queue_target(queue_name(name)), *_ACTIONS),
     )
+
+
+READS = (
+    Read("/events", "The events and their groups.", EventList, read_events),
+    Read("/events/{event}", "One event, and the schemas of its payload and result.", EventView, read_event),
+)

@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
+from eventbus.dashboard.desk.desk import ActionResult, Desk
 from eventbus.dashboard.desk.events.catalog import read_event
 from eventbus.dashboard.desk.jobs import read_job
-from eventbus.dashboard.desk.queues import NoQuery, queue_target
+from eventbus.dashboard.desk.queues import queue_target
+from eventbus.dashboard.desk.rows import Act, BareOrder, NoQuery
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
 from eventbus.emit.emission import Emission
@@ -27,13 +28,13 @@ from eventbus.model.names import queue_name
 from eventbus.model.redaction.redacting import find_hidden
 from eventbus.settings.keywords import EmitKeywords
 
-__all__ = ["EmitOrder", "WaitQuery", "emit_event", "typed_payload"]
+__all__ = ["ACTS", "EmitOrder", "WaitQuery", "emit_event", "typed_payload"]
 
 _LONGEST_WAIT = 8.0
 _SENT_WITHIN = 5.0
 
 
-class EmitOrder(msgspec.Struct, frozen=True):
+class EmitOrder(BareOrder, frozen=True):
     """An emission. `delay` is such as `90s`; with `wait`, such as `5s`, the answer has what became of the job
     by then.
 
@@ -47,7 +48,6 @@ class EmitOrder(msgspec.Struct, frozen=True):
     priority: int = 0
     idempotency_key: str = ""
     wait: str = ""
-    reason: Reason = ""
 
 
 class WaitQuery(msgspec.Struct, frozen=True):
@@ -121,3 +121,15 @@ def _read_wait(text: str) -> float:
     if wait > _LONGEST_WAIT:
         raise Problem(422, f"expected to wait {_LONGEST_WAIT:g}s at most, got: {text}")
     return wait
+
+
+ACTS = (
+    Act(
+        "POST",
+        "/emissions",
+        "",
+        "Emit an event; with `wait` the answer has what became of it.",
+        EmitOrder,
+        emit_event,
+    ),
+)

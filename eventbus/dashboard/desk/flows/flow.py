@@ -12,6 +12,7 @@ import msgspec
 
 from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.desk.rows import Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.flow_source import FlowSource
@@ -20,18 +21,7 @@ from eventbus.errors import UnknownJob
 from eventbus.model.codec import json_values
 from eventbus.model.states import FINAL_STATES
 
-__all__ = [
-    "FlowView",
-    "FoundFlow",
-    "WaitLine",
-    "find_flow",
-    "flow_target",
-    "flows_of",
-    "may_see",
-    "read_flow",
-    "states_of",
-    "view_flow",
-]
+__all__ = ["READS", "FoundFlow", "find_flow", "flow_target", "flows_of", "may_see", "states_of", "view_flow"]
 
 _VALUES = ("input", "output", "own_state")
 _ACTIONS: tuple[Action, ...] = ("flow.cancel", "flow.retry", "flow.signal")
@@ -208,3 +198,6 @@ def _without_secrets(desk: Desk, caller: Caller, tree: dict[str, Any]) -> dict[s
                 nested.setdefault(name, []).append(_without_secrets(desk, caller, each))
     errors = redaction.errors({"errors": tree["errors"]})["errors"]
     return {"report": {**rest, "steps": steps, "machine": machine}, "errors": errors, "nested": nested}
+
+
+READS = (Read("/flows/{flow}", "One flow with its steps.", FlowView, read_flow),)

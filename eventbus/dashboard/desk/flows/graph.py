@@ -7,9 +7,10 @@ import msgspec
 from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.flows.flow import FoundFlow, find_flow, flows_of, may_see
+from eventbus.dashboard.desk.rows import Read
 from eventbus.dashboard.entry.gate import Caller
 
-__all__ = ["EdgeLine", "GraphQuery", "GraphView", "NodeLine", "read_graph", "view_graph"]
+__all__ = ["READS", "EdgeLine", "GraphQuery", "GraphView", "NodeLine", "view_graph"]
 
 
 class GraphQuery(msgspec.Struct, frozen=True):
@@ -92,3 +93,6 @@ def _shown(desk: Desk, caller: Caller, node: NodeLine) -> NodeLine:
     if may_see(desk, caller, node.flow_id, node.about):
         return node
     return msgspec.structs.replace(node, flow_id="", about="")
+
+
+READS = (Read("/flows/{flow}/graph", "What follows what in a flow.", GraphView, read_graph, GraphQuery),)

@@ -13,9 +13,10 @@ import msgspec
 from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.flows.flow import flow_target, flows_of, may_see
+from eventbus.dashboard.desk.rows import Read
 from eventbus.dashboard.entry.gate import Caller
 
-__all__ = ["FlowLine", "FlowList", "FlowsQuery", "VersionLine", "VersionList", "read_flows", "read_versions"]
+__all__ = ["READS", "FlowLine", "FlowList", "FlowsQuery", "VersionLine", "read_flows", "read_versions"]
 
 _SEEN = 1000
 """How many flows are looked at for one page."""
@@ -120,3 +121,14 @@ async def read_versions(desk: Desk, caller: Caller, _path: dict[str, str], _quer
             if desk.may(caller, "flow.read", flow_target("", each.workflow))
         ]
     )
+
+
+READS = (
+    Read("/flows", "A page of flows.", FlowList, read_flows, FlowsQuery),
+    Read(
+        "/workflows",
+        "The versions of workflows: open flows, and workers that know them.",
+        VersionList,
+        read_versions,
+    ),
+)
