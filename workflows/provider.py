@@ -350,8 +350,8 @@ class WorkflowProvider(FlowPauses, FlowLooks, ManyFlows):
         cannot be read is `damaged`. Raises UnknownJob and StoreError; StoreCorrupt if the flow's own record
         cannot be read.
         """
-        return await self._inspection.report(
-            check_flow_id(flow_id), self._definitions.find_codecs, call_timeout=call_timeout
+        return await self._inspection.look(self._definitions.find_codecs, call_timeout=call_timeout).report(
+            check_flow_id(flow_id)
         )
 
     async def tree(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowTree:
@@ -359,6 +359,6 @@ class WorkflowProvider(FlowPauses, FlowLooks, ManyFlows):
 
         Raises the errors of `report`.
         """
-        return await self._inspection.tree(
-            check_flow_id(flow_id), self._definitions.find_codecs, call_timeout=call_timeout
+        return await self._inspection.look(self._definitions.find_codecs, call_timeout=call_timeout).tree(
+            check_flow_id(flow_id)
         )

@@ -162,7 +162,7 @@ class Worker:
         )
         self._recorder = HistoryRecorder(store, tallies, consumers, worker=self.id, windows=options.history)
         self._stop_now = asyncio.Event()
-        self._stop = asyncio.Event()
+        self.stopping = asyncio.Event()
         self._ended = asyncio.Event()
         self.ready: asyncio.Event = asyncio.Event()
 
@@ -187,13 +187,13 @@ class Worker:
 
         Raises ProviderStopped if the worker stops before that.
         """
-        pool = await self._unless(self._stop, self._presence.run_once(unpark=True))
+        pool = await self._unless(self.stopping, self._presence.run_once(unpark=True))
         if pool is None:
             raise ProviderStopped("the worker stopped before the server knew of its queues")
         self.claimer.pool = pool
         self.claimer.look_everywhere()
         # Ends the wake listener's blocked read, which still waits for the wakes of the former pool.
-        await self._unless(self._stop, self._store.poke(self.id, "pool"))
+        await self._unless(self.stopping, self._store.poke(self.id, "pool"))
 
     async def retire(self, queue: str) -> bool:
         """Claim no more jobs of a queue, and wait until those that run here have ended and are settled.
@@ -220,7 +220,7 @@ class Worker:
             lag=self.leases.lag,
             answered=min((now - at for at in answers if at is not None), default=None),
             connected=self._store.is_connected,
-            draining=self._stop.is_set(),
+            draining=self.stopping.is_set(),
             ended=self._ended.is_set(),
             leases_kept=self.leases.is_kept,
             abandoned=self.claimer.executor.abandoned,
@@ -229,20 +229,16 @@ class Worker:
             max_abandoned=MAX_ABANDONED,
         )
 
-    def is_stopping(self) -> bool:
-        """Tell whether the worker takes no further jobs, because it was asked to stop."""
-        return self._stop.is_set()
-
     def stop(self, *, at_once: bool = False) -> None:
         """Ask the worker to stop; `run` returns once it has. `at_once` skips the grace. Idempotent."""
         if at_once:
             self._stop_now.set()
-        self._stop.set()
+        self.stopping.set()
 
     async def run(self) -> None:
         """Run until stopped. Raises StoreRefused if the server refuses the worker."""
         try:
-            pool = await self._unless(self._stop, self._presence.run_once(unpark=True))
+            pool = await self._unless(self.stopping, self._presence.run_once(unpark=True))
             if pool is None:
                 await self._presence.leave()  # the announcement may have reached the server
                 return
@@ -279,7 +275,7 @@ class Worker:
                     roles.start_soon(self._duty.run, name="schedules")
                 self.claimer.look_everywhere()
                 self.ready.set()
-                await self._stop.wait()
+                await self.stopping.wait()
                 await self._shut_down()
                 roles.cancel_scope.cancel()
         finally:
@@ -345,7 +341,7 @@ class Worker:
         """Stop the worker when too many of its handlers ignored their cancellations."""
         await self.claimer.executor.unhealthy.wait()
         _log.critical("too many handlers ignore their cancellation, worker ends", count=MAX_ABANDONED)
-        self._stop.set()
+        self.stopping.set()
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

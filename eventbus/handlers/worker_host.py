@@ -142,7 +142,7 @@ class WorkerHost:
             return "stop"
         if job.ending:
             return _REASONS[job.ending]
-        return "stop" if self._worker.is_stopping() else None
+        return "stop" if self._worker.stopping.is_set() else None
 
     def _check_open(self, verb: str) -> None:
         if self._is_closed:

@@ -48,7 +48,7 @@ from workflows.records.records import FlowMessage, error_text, read_message_of
 from workflows.records.report import FlowReport, FlowState, FlowStatus, FlowTree, RollbackReport, StepReport
 from workflows.records.status import is_seen_in, status_of
 
-__all__ = ["FlowInspector"]
+__all__ = ["FlowInspector", "FlowLook"]
 
 _DONE = ("completed", "skipped")
 
@@ -77,27 +77,13 @@ class FlowInspector:
             raise UnknownJob(flow_id)
         return status_of(page.root, is_seen=is_seen_in(page, page.members))
 
-    async def report(
-        self, flow_id: str, codecs_of: _FindCodecs | None = None, *, call_timeout: Duration | None = None
-    ) -> FlowReport:
-        """Return the report of a flow. Raises UnknownJob, StoreError.
+    def look(self, codecs_of: _FindCodecs | None = None, *, call_timeout: Duration | None = None) -> FlowLook:
+        """Return what reads flows until the end of `call_timeout`.
 
         `codecs_of(workflow, version)` returns the codecs that give results their types; results of an unknown
         workflow are untyped JSON.
         """
-        return await self._look(codecs_of, call_timeout).report(flow_id)
-
-    async def tree(
-        self, flow_id: str, codecs_of: _FindCodecs | None = None, *, call_timeout: Duration | None = None
-    ) -> FlowTree:
-        """Return a flow with the flows of its sub-workflows, and the errors of attempts.
-
-        Raises the errors of `report`.
-        """
-        return await self._look(codecs_of, call_timeout).tree(flow_id)
-
-    def _look(self, codecs_of: _FindCodecs | None, call_timeout: Duration | None) -> _Look:
-        return _Look(self._jobs, self._inspector, codecs_of, self._jobs.settings.deadline(call_timeout))
+        return FlowLook(self._jobs, self._inspector, codecs_of, self._jobs.settings.deadline(call_timeout))
 
 
 class _Record(NamedTuple):
@@ -121,7 +107,7 @@ class _Record(NamedTuple):
         return step_of(self.flow_id, self.message, member.id, of_flow=is_flow)
 
 
-class _Look(NamedTuple):
+class FlowLook(NamedTuple):
     """One call: all that is read for it, with the same codecs, until the same deadline."""
 
     jobs: JobClient

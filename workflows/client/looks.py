@@ -106,9 +106,9 @@ class FlowLooks:
         `folded`: more than twelve parts between the same neighbours are one node, and there are 300 at most.
         `tree` is the flow, if it has been read. Raises UnknownJob, StoreError.
         """
-        found = tree or await self._inspection.tree(
-            check_flow_id(flow_id), self._definitions.find_codecs, call_timeout=call_timeout
-        )
+        found = tree or await self._inspection.look(
+            self._definitions.find_codecs, call_timeout=call_timeout
+        ).tree(check_flow_id(flow_id))
         report = found.report
         known = None
         if not has_positions(report):

@@ -21,38 +21,30 @@ class ProgressNotes:
         """`write` records the progress of all active steps, a JSON object by name of step; None records
         nothing.
         """
-        self._write = write
-        self._attempts: dict[str, AttemptProgress] = {}
-        self._texts: dict[str, msgspec.Raw] = {}
+        self.write = write
+        self.attempts: dict[str, AttemptProgress] = {}
+        self.texts: dict[str, msgspec.Raw] = {}
 
     def begin(self, step: str) -> AttemptProgress:
         """Begin an attempt of a step; what is returned tells its progress until `end`."""
-        attempt = self._attempts[step] = AttemptProgress(self, step)
-        self._texts.pop(step, None)
+        attempt = self.attempts[step] = AttemptProgress(self, step)
+        self.texts.pop(step, None)
         return attempt
 
     def end(self, attempt: AttemptProgress) -> None:
         """End an attempt."""
-        if self._attempts.get(attempt.step) is attempt:
-            del self._attempts[attempt.step]
-            self._texts.pop(attempt.step, None)
+        if self.attempts.get(attempt.step) is attempt:
+            del self.attempts[attempt.step]
+            self.texts.pop(attempt.step, None)
 
     def read(self, step: str) -> Any:
         """Return the progress of an active step; None if it has told none."""
-        text = self._texts.get(step)
+        text = self.texts.get(step)
         return None if text is None else msgspec.json.decode(text)
-
-    async def tell(self, attempt: AttemptProgress, text: str) -> None:
-        """Note the progress of an attempt, JSON text, and record it; do nothing if the attempt has ended."""
-        if self._attempts.get(attempt.step) is not attempt:
-            return
-        self._texts[attempt.step] = msgspec.Raw(text.encode())
-        if self._write is not None:
-            await self._write(msgspec.json.encode(self._texts).decode())
 
 
 class AttemptProgress:
-    """Tells the progress of one attempt; a `TellProgress` of its context."""
+    """Tells the progress of one attempt."""
 
     __slots__ = ("_notes", "step")
 
@@ -60,6 +52,11 @@ class AttemptProgress:
         self._notes = notes
         self.step: str = step
 
-    async def __call__(self, text: str, /) -> None:
-        """Note and record the progress, JSON text."""
-        await self._notes.tell(self, text)
+    async def tell(self, text: str) -> None:
+        """Note the progress, JSON text, and record it; do nothing if the attempt has ended."""
+        notes = self._notes
+        if notes.attempts.get(self.step) is not self:
+            return
+        notes.texts[self.step] = msgspec.Raw(text.encode())
+        if notes.write is not None:
+            await notes.write(msgspec.json.encode(notes.texts).decode())

@@ -58,7 +58,7 @@ class StepAttempt(Attempt):
     async def tell(self, progress: str) -> None:
         """Record the progress of a graph's step."""
         if self._progress is not None:
-            await self._progress(progress)
+            await self._progress.tell(progress)
 
     @property
     def stopping(self) -> Stopping | None:

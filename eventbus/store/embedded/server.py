@@ -103,7 +103,7 @@ def end_server(folder: Path, *, force: bool = False) -> bool:
     Raises UsageError if processes use it, unless `force`; StoreUnavailable if it does not end.
     """
     home = _Folder(folder)
-    if not home.was_used():
+    if not home.start_lock.exists():
         return False
     with _held.start_lock, home.hold_start_lock():
         users = home.users()
@@ -204,13 +204,15 @@ atexit.register(_held.leave_all)
 
 
 class _Folder:
-    """The data folder of a kept server. All methods but `prepare` and `was_used` need `hold_start_lock`."""
+    """The data folder of a kept server. All methods but `prepare` need `hold_start_lock`."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.realpath(path))
         self._lock_file = self.path / "server.lock"
         self._address_file = self.path / "server.socket"
         self._ending = self.path / "server.ending"
+        self.start_lock: Path = self.path / "start.lock"
+        """Is there once the folder was used."""
 
     def prepare(self) -> None:
         """Make the folder private. Raises ConfigError for a folder of another user or with other contents."""
@@ -220,21 +222,17 @@ class _Folder:
             if found.st_uid != os.geteuid():
                 raise _unusable(self.path, f"belongs to user {found.st_uid}; name a folder of your own")
             if found.st_mode & 0o077:
-                if any(self.path.iterdir()) and not (self.path / "start.lock").exists():
+                if any(self.path.iterdir()) and not self.start_lock.exists():
                     raise _unusable(self.path, "holds other things; name a folder for the server alone")
                 self.path.chmod(0o700)
             (self.path / "users").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise _unusable(self.path, f"cannot be used ({error.strerror}); name another folder") from error
 
-    def was_used(self) -> bool:
-        """Return whether a server ever started here; needs no lock."""
-        return (self.path / "start.lock").exists()
-
     @contextlib.contextmanager
     def hold_start_lock(self) -> Generator[None]:
         """Hold start.lock inside. Raises StoreUnavailable if another process holds it for too long."""
-        with contextlib.closing(_Lock(self.path / "start.lock")) as lock:
+        with contextlib.closing(_Lock(self.start_lock)) as lock:
             if not lock.take_within(_START_LOCK_WITHIN):
                 raise StoreUnavailable(
                     f"another process has been starting or ending the server in {self.path} "
@@ -330,10 +328,10 @@ class _Persistent:
 
     def start(self, expects: Expected) -> Path:
         if expects == "nothing":
-            if not self._folder.was_used():
+            if not self._folder.start_lock.exists():
                 process.find_program()  # may raise: before there is a folder to remove
             self._folder.prepare()
-        elif not self._folder.was_used():
+        elif not self._folder.start_lock.exists():
             raise _absent(self._folder.path, f"there is no embedded server in {self._folder.path}")
         with self._folder.hold_start_lock():
             if expects == "server" and not self._folder.has_server():

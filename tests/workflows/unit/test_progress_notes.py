@@ -15,11 +15,11 @@ async def test_all_active_steps_are_recorded_together_and_none_that_has_ended() 
 
     notes = ProgressNotes(write)
     left, right = notes.begin("left"), notes.begin("right")
-    await left("1")
-    await right('{"part":2}')
+    await left.tell("1")
+    await right.tell('{"part":2}')
     notes.end(left)
-    await left("5")
-    await right("3")
+    await left.tell("5")
+    await right.tell("3")
     assert recorded == [{"left": 1}, {"left": 1, "right": {"part": 2}}, {"right": 3}]
     assert (notes.read("left"), notes.read("right")) == (None, 3)
 
@@ -27,11 +27,11 @@ async def test_all_active_steps_are_recorded_together_and_none_that_has_ended() 
 async def test_an_attempt_that_was_given_up_on_does_not_end_or_tell_for_the_next_one() -> None:
     notes = ProgressNotes()
     first = notes.begin("step")
-    await first("1")
+    await first.tell("1")
     second = notes.begin("step")
     assert notes.read("step") is None
-    await second("2")
-    await first("9")
+    await second.tell("2")
+    await first.tell("9")
     notes.end(first)
     assert notes.read("step") == 2
     notes.end(second)
