@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from eventbus import JobFailure, StoreCorrupt
+from eventbus import JobFailure, StoreCorrupt, StoreUnavailable
 from eventbus.lowlevel import (
     Job,
     Retention,
@@ -142,7 +142,7 @@ class FlowConsumer:
                 attach_baggage(message.baggage)
             if not job.stop:
                 return note_completed(self._name, await flow.advance())
-            with needing_server():
+            with needing_server(StoreUnavailable):  # another error is told, and waited for ever longer
                 return await unwind(self._runtime, flow)
         except UnknownHere as error:
             _log.error(

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from eventbus import ProviderStopped, StoreUnavailable
+from eventbus import StoreUnavailable
 from eventbus.lowlevel import (
     Attempt,
     Job,
@@ -50,7 +50,7 @@ from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.nested_flows import effective_timeout, flow_root
 from workflows.distributed.paused_steps import may_pause
 from workflows.distributed.undo.doubts import find_doubts
-from workflows.distributed.worker_runtime import Flow, ServerAway
+from workflows.distributed.worker_runtime import Flow, needing_server
 from workflows.execution.graph_entries import restore_graph
 from workflows.execution.graph_run import GraphRun
 from workflows.execution.graph_state import GraphState
@@ -126,11 +126,9 @@ class LocalGraph:
         return self._state.failed is not None
 
     async def _run_steps(self) -> None:
-        try:
+        with needing_server(StoreUnavailable):  # of an append: functions keep their errors
             await self._journal.begin()
             await self._graph.run()
-        except (StoreUnavailable, ProviderStopped) as error:  # of an append: functions keep their errors
-            raise ServerAway(str(error)) from error
 
     async def _wait(self) -> Settle | None:
         """Let the flow wait without a slot: for what runs apart, for times and for signals."""

@@ -218,13 +218,15 @@ class ServerAway(Exception):
 
 
 @contextmanager
-def needing_server() -> Generator[None]:
-    """Raise ServerAway for an error of the server inside, where no error is one of a user's function."""
+def needing_server(kind: type[StoreError] = StoreError) -> Generator[None]:
+    """Raise ServerAway for an error of the server inside, of this kind, where none is one of a user's
+    function.
+    """
     try:
         yield
     except StoreCorrupt:
         raise
-    except (StoreError, ProviderStopped) as error:
+    except (kind, ProviderStopped) as error:
         raise ServerAway(str(error)) from error
 
 

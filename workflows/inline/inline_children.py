@@ -84,15 +84,15 @@ class InlineChildren:
         return [self._ends[each].result() for each in ids if each in self._ends and self._ends[each].done()]
 
     async def add_inner(self, plan: UndoPlan, child_id: str, state: str, text: str, path: str) -> None:
-        """Add a child to the plan of its flow, as `execution.rollback.AddInner` says."""
-        del state, text  # it is here, and knows them
+        """Add a child to the plan of its flow, as `execution.rollback.AddInner` says; one that was never
+        started adds nothing.
+        """
         if (flow := self._flows.get(child_id)) is None:
             return
-        state, text = flow.ended()
         if state == "completed":
             plan.add(await flow.plan_undo(f"{path}/"))
         else:
-            plan.inherit(path, text)
+            plan.inherit(path, text or flow.ended()[1])
 
     async def close(self) -> None:
         """End what runs at once, like the end of the process."""

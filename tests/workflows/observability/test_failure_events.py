@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 
-from eventbus import EventProvider, Retry
-from workflows import FlowCancelled, FlowTimeout, StepContext, StepError, Workflow, WorkflowProvider
+from eventbus import EventProvider, Retry, StoreRefused, StoreUnavailable
+from workflows import (
+    FlowCancelled,
+    FlowContext,
+    FlowTimeout,
+    StepContext,
+    StepError,
+    Workflow,
+    WorkflowProvider,
+    durable,
+    task,
+)
 
 pytestmark = pytest.mark.virtual
 
@@ -44,6 +54,11 @@ def _places(text: str) -> list[str]:
 
 class Declined(Exception):
     pass
+
+
+@task
+async def hang() -> None:
+    await asyncio.Event().wait()
 
 
 async def test_each_attempt_and_each_end_is_one_event(make_provider: MakeProvider, logs: Logs) -> None:
@@ -192,3 +207,52 @@ async def test_a_cancelled_flow_and_one_that_timed_out_are_told_once(
     ended = _one(logs, "flow failed")
     assert (ended["log_level"], ended["flow_id"], ended["cause"]) == ("error", handle.id, "timeout")
     assert "step failed" not in {each["event"] for each in logs}
+
+
+async def test_a_function_that_is_cancelled_while_it_works_is_told_once(
+    make_provider: MakeProvider, logs: Logs
+) -> None:
+    began = asyncio.Event()
+
+    @durable("told")
+    async def waits(ctx: FlowContext[None]) -> None:
+        began.set()
+        await ctx.step(hang)
+
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(waits)
+    async with provider, provider.worker():
+        handle = await flows.execute(waits, None)
+        await began.wait()
+        await handle.cancel("not wanted")
+        with pytest.raises(FlowCancelled):
+            await handle.result()
+    ended = _one(logs, "flow cancelled")
+    assert (ended["flow_id"], ended["cause"], ended["rollback"]) == (handle.id, "cancelled", "none")
+
+
+@pytest.mark.parametrize("refuses", [StoreRefused("too large"), StoreUnavailable("gone")])
+async def test_a_rollback_phase_that_the_server_refuses_is_told_and_tried_again(
+    make_provider: MakeProvider, logs: Logs, monkeypatch: pytest.MonkeyPatch, refuses: Exception
+) -> None:
+    @durable("told")
+    async def fails(ctx: FlowContext[None]) -> None:
+        raise Declined("no")
+
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(fails)
+    checkpoint, left = provider.jobs.checkpoint, [refuses]
+
+    async def refuse_once(*args: Any, **options: Any) -> bool:
+        if left:
+            raise left.pop()
+        return await checkpoint(*args, **options)
+
+    monkeypatch.setattr(provider.jobs, "checkpoint", refuse_once)
+    async with provider, provider.worker():
+        with pytest.raises(StepError):
+            await (await flows.execute(fails, None)).result()
+    told = [each for each in logs if each["event"] == "flow not undone, trying again"]
+    assert len(told) == (isinstance(refuses, StoreRefused)), "the log of the connection tells of an outage"
