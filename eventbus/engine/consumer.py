@@ -97,18 +97,18 @@ class Consumer(Protocol):
         """Run the job; return None if it suspended itself. Raises whatever its handler raises."""
         ...
 
-    def decide(self, job: Job, error: BaseException) -> Settle:
+    def decide(self, job: Job, error: BaseException, /) -> Settle:
         """Decide what follows from an error that `run` raised; must not raise."""
         ...
 
-    def facts(self, job: Job) -> Mapping[str, Any]:
+    def facts(self, job: Job, /) -> Mapping[str, Any]:
         """Return the fields of log events about the job: names and ids, no payload.
 
         Called from any thread; must not raise.
         """
         ...
 
-    def failed(self, job: Job, settle: Settle) -> None:
+    def failed(self, job: Job, settle: Settle, /) -> None:
         """Log that an attempt ended in an error, or that the job ended without a result; `settle` is the
         decision.
 

@@ -162,7 +162,7 @@ class EventWorker:
             self.host,
             self._threads,
             self.id,
-            self._worker.is_stopping,
+            self._worker.stopping.is_set,
             self._worker.claimer.executor.aliases,
             self._pools,
             self._worker.claimer.executor.start_clock,

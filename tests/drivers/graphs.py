@@ -126,9 +126,9 @@ class GraphPlace(InlineSurroundings):
         self.children[child.id] = asyncio.create_task(_outcome(child.id, self._begin_child(child)))
         return self.end_of(child.id)
 
-    def end_of(self, child_id: str) -> asyncio.Future[Outcome]:
+    def end_of(self, child: str) -> asyncio.Future[Outcome]:
         """Return a future of the end of a child, which nobody but its awaiter cancels."""
-        task = self.children[child_id]
+        task = self.children[child]
         end: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         task.add_done_callback(lambda _: end.done() or end.set_result(task.result()))
         return end

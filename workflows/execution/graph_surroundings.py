@@ -97,7 +97,7 @@ class GraphSurroundings(Protocol):
         """The job in whose name emissions count, by the id of the step's job that runs in it."""
         ...
 
-    def job_of(self, step: str) -> str:
+    def job_of(self, step: str, /) -> str:
         """Return the id of the job of a step or of an item."""
         ...
 

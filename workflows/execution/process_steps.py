@@ -224,13 +224,10 @@ class _NoData(FlowData):
 class _ProcessTools:
     """The FlowTools of a step in a process, which has no connection to the server."""
 
-    def emit(self, *_: Any, **__: Any) -> Any:
+    @property
+    def emits(self) -> NoReturn:
         """Refuse."""
         _refuse("emit")
-
-    def emit_many(self, *_: Any, **__: Any) -> list[Any]:
-        """Refuse."""
-        _refuse("emit_many")
 
     def shared(self, lifespan: Any) -> Any:  # noqa: ARG002
         """Refuse."""

@@ -10,7 +10,7 @@ steps takes turns with the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from eventbus.lowlevel import Places
 
@@ -22,6 +22,7 @@ class FlowSlots:
 
     def __init__(self, slots: Places) -> None:
         self.places: Places = slots
+        self.leave: Callable[[], None] = slots.leave
         self._turn = asyncio.Lock()
 
     def enter(self) -> bool:
@@ -52,7 +53,7 @@ def enter_all(every: Sequence[FlowSlots], held: FlowSlots | None = None) -> Flow
 def leave_all(every: Sequence[FlowSlots]) -> None:
     """Give a slot of each back."""
     for slots in every:
-        slots.places.leave()
+        slots.leave()
 
 
 async def wait_all(every: Sequence[FlowSlots], halted: asyncio.Future[None]) -> bool:

@@ -68,7 +68,7 @@ async def _show() -> int:
                 ]
                 provider = EventProvider(url, reply_timeout=30)
                 server = DashboardServer(provider, DashboardOptions())
-                stack.callback(server.close)
+                stack.callback(server.socket.close)
                 await stack.enter_async_context(provider)
                 await _prepare(provider)
                 say(f"open {server.url} and end this with Ctrl-C", flush=True)

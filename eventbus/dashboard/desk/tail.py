@@ -26,7 +26,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from eventbus.admin.watch import ActionResult, Watch
+from eventbus.admin.watch import Change, Watch
 from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queues import find_queue, queue_target
@@ -136,7 +136,7 @@ class _Sight:
         self._caller = caller
         self._known: dict[tuple[str, bool], bool] = {}
 
-    def may_see(self, change: ActionResult) -> bool:
+    def may_see(self, change: Change) -> bool:
         """Return whether the caller may see it. That something was missed, everybody may."""
         if change.what == "missed":
             return True
@@ -145,12 +145,12 @@ class _Sight:
             self._known[key] = self._desk.sees(self._caller, queue_target(change.queue), jobs=key[1])
         return self._known[key]
 
-    def view(self, change: ActionResult) -> ChangeView:
+    def view(self, change: Change) -> ChangeView:
         """Return a change without what may be hidden."""
         view = msgspec.convert(change, ChangeView, from_attributes=True)
         return msgspec.structs.replace(view, note=self._note_of(change))
 
-    def _note_of(self, change: ActionResult) -> str:
+    def _note_of(self, change: Change) -> str:
         if change.what in _QUEUE_CHANGES:
             return change.note
         is_open = self._desk.redact == "none"

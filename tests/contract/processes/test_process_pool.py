@@ -306,7 +306,7 @@ async def test_one_that_dies_idle_leaves_no_channel_open(start: Start, until: Un
     pid = await bench.provider.emit("pid")
     (process,) = bench.runner._processes._all
     os.kill(pid, signal.SIGKILL)
-    await until(lambda: process._channel.is_closing, "the channel is closed", within=_PATIENT)
+    await until(lambda: process.channel.is_closing, "the channel is closed", within=_PATIENT)
 
 
 @pytest.mark.slow
