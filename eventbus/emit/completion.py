@@ -24,6 +24,7 @@ from eventbus.emit.attendance import Attendance
 from eventbus.emit.emission import PendingEmission
 from eventbus.emit.lookup import Lookup
 from eventbus.emit.uplink import Uplink
+from eventbus.emit.wait_list import WaitList
 from eventbus.engine.drain import HandlerWait
 from eventbus.errors import ProviderStopped, UnknownJob
 from eventbus.model import chance, clock
@@ -53,11 +54,11 @@ class CompletionTracker:
         self.deadlines: TimerWheel = uplink.waits.deadlines
         self._store = store
         self._uplink = uplink
-        self.waits = uplink.waits
+        self.waits: WaitList = uplink.waits
         self._jobs = uplink.waits.jobs  # without a detour, for speed
         self.attendance: Attendance = uplink.attendance
         """What the server knows of what this process awaits."""
-        self.lookup = Lookup(store, uplink.id, uplink.waits, uplink.attendance)
+        self.lookup: Lookup = Lookup(store, uplink.id, uplink.waits, uplink.attendance)
         self._settings = settings or Settings()
         self._is_stopping = False
         self._failed: weakref.WeakSet[PendingEmission[Any]] = weakref.WeakSet()

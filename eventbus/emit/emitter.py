@@ -92,9 +92,9 @@ class Emitter:
         self.store: Store = uplink.store.share(replicated=settings.durability == "replicated")
         store = self.store
         self._settings = settings
-        self.tracker = CompletionTracker(store, uplink, settings=settings)
+        self.tracker: CompletionTracker = CompletionTracker(store, uplink, settings=settings)
         self._tree_sender = TreeSender(store, self.tracker, uplink.id)
-        self.buffer = SendBuffer(store, self.tracker, uplink.id, trees=self._tree_sender)
+        self.buffer: SendBuffer = SendBuffer(store, self.tracker, uplink.id, trees=self._tree_sender)
         self._meta = Codec(dict[str, Any], role="meta", owner="meta", max_bytes=settings.max_payload)
         self._make_job_id = uplink.make_job_id
         self._planned = EmitOptions()

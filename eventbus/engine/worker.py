@@ -162,7 +162,7 @@ class Worker:
         )
         self._recorder = HistoryRecorder(store, tallies, consumers, worker=self.id, windows=options.history)
         self._stop_now = asyncio.Event()
-        self.stopping = asyncio.Event()
+        self.stopping: asyncio.Event = asyncio.Event()
         self._ended = asyncio.Event()
         self.ready: asyncio.Event = asyncio.Event()
 

@@ -92,7 +92,7 @@ class GraphRun:
         self._desk: SignalDesk | None = None
         if state.workflow.listens:
             self._desk = SignalDesk(recorder, state.workflow.name, around.facts)
-        self.pauses = Pauses(around)
+        self.pauses: Pauses = Pauses(around)
         if self.is_halted:
             self.pauses.end()
         self._patience = patience

@@ -69,7 +69,7 @@ class DashboardServer:
             trusted_proxies=options.trusted_proxies,
         )
         self._options = options
-        self.socket = _listen(options.host, options.port)
+        self.socket: socket.socket = _listen(options.host, options.port)
         config = uvicorn.Config(
             self._dashboard,
             log_config=None,

@@ -99,13 +99,13 @@ class Claimer:
         self._rotation = QueueRotation(self._slots.quota)
         self.retirement: Retirement = Retirement(self._slots, self._rotation, self.executor, self.settles)
         self.handed: HandedJobs = HandedJobs(store, worker)
-        self.due = DueTimer(self._poke)
+        self.due: DueTimer = DueTimer(self._poke)
         self._on_duty = on_duty
         self._is_draining = False
         self._poked = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self.settled = asyncio.Event()
+        self.settled: asyncio.Event = asyncio.Event()
         self.settled.set()
         self._owed_timer: asyncio.TimerHandle | None = None
 

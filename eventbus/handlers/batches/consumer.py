@@ -55,7 +55,7 @@ class BatchConsumer(HandlerConsumer):
         self, subscription: Subscription, processes: ProcessPool
     ) -> Callable[[Job, EventMessage, Any], Awaitable[Any]]:
         del processes
-        self.gathering = Gathering(
+        self.gathering: Gathering = Gathering(
             self._batch, self._concurrency, self._run_call, on_begin=self._on_begin, on_room=self._on_room
         )
         return self._within_middleware(self.gathering.put, subscription.route.payload)
