@@ -13,7 +13,7 @@ TYPE_CHECKING = (
 )
 if TYPE_CHECKING:
     from eventbus.admin.controls import QueueControls
-    from eventbus.admin.watch import Change, Watch
+    from eventbus.admin.watch import Watch
     from eventbus.emit.emission import Emission
     from eventbus.emit.sync_emission import SyncEmission
     from eventbus.errors import (
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from eventbus.schedule_client import Schedule, ScheduleClient
     from eventbus.schedules.options import ScheduleKeywords, ScheduleReport
     from eventbus.settings.keywords import EmitKeywords, HandlerKeywords
+    from eventbus.telemetry.change import Change
     from eventbus.telemetry.job_failure import JobFailure
     from eventbus.telemetry.log_filter import JobLogFilter
 

@@ -23,8 +23,6 @@ from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["main"]
-
 _OURS = frozenset({"rich", "typer"})  # the packages of the `cli` extra
 
 

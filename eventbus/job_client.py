@@ -29,8 +29,6 @@ from eventbus.store.calls.tree_store import RootPlace, RootRow, TreePage
 from eventbus.store.keys import key_digest, payload_digest
 from eventbus.store.scripting.script_rows import Outcome, SaveRow, Wait
 
-__all__ = ["JobClient"]
-
 _JOURNAL_PAGE = 500
 _ENVELOPE = 16 << 10  # bytes that an entry may have around a value
 _PATIENCE = 30.0

@@ -47,13 +47,13 @@ from eventbus.sync import LoopThread
 from eventbus.telemetry.listeners import Listeners
 from eventbus.telemetry.propagation import current
 
-__all__ = ["Lifecycle"]
-
 
 class Closing(Protocol):
     """What ends before the provider's connections do."""
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """End it. Idempotent."""
+        ...
 
 
 class Lifecycle:

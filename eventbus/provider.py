@@ -54,8 +54,6 @@ from eventbus.telemetry.change import ChangeKind
 from eventbus.telemetry.listeners import Listener, check_listened, check_listener
 from eventbus.telemetry.propagation import with_meta
 
-__all__ = ["EventProvider", "known_event", "start_reading"]
-
 P = TypeVar("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=Middleware)

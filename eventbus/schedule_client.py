@@ -47,8 +47,6 @@ from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import current
 from eventbus.telemetry.spans import baggage_around, trace_around
 
-__all__ = ["Schedule", "ScheduleClient"]
-
 P = TypeVar("P")
 
 _log = get_logger("eventbus.schedules")

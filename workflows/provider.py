@@ -49,8 +49,6 @@ from workflows.records.report import FlowReport, FlowStatus, FlowTree
 from workflows.registry import StepRegistry
 from workflows.testing import run_inline
 
-__all__ = ["WorkflowProvider"]
-
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
 M = TypeVar("M", bound=FlowMiddleware)

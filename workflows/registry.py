@@ -25,8 +25,6 @@ from workflows.graphs.definitions import graph_of
 from workflows.graphs.graph import Graph, encode_graph
 from workflows.machines.definition import MachineDefinition
 
-__all__ = ["StepRegistry"]
-
 _KINDS: dict[FlowKind, str] = {
     "graph": "workflow",
     "function": "durable function",

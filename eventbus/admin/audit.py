@@ -18,8 +18,6 @@ from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
 from eventbus.store.calls.audit_store import AuditRow
 
-__all__ = ["Audit", "AuditEntry", "AuditPage"]
-
 _LIMIT = 1000
 _PAGE = 500
 _CURSOR = re.compile(r"\d{1,20}-\d{1,20}")

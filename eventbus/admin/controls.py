@@ -24,8 +24,6 @@ from eventbus.settings.settings import Settings
 from eventbus.store.bounds import REASON_CHARACTERS
 from eventbus.store.calls.control_store import Orders
 
-__all__ = ["Controls", "QueueControls"]
-
 
 class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
     """What is ordered for one queue. Times are Unix times in ms, 0 where there is none.

@@ -7,8 +7,6 @@ from typing import Any, Final
 from eventbus.admin.namespace import Namespace, OldName
 from eventbus.model.event import Event
 
-__all__ = ["Events"]
-
 
 class Events(Namespace):
     """The events that this program knows; the server is not asked, and the provider need not be started."""

@@ -26,8 +26,6 @@ from eventbus.store.scripting.script_rows import GroupRemoval, QueueLook
 from eventbus.store.store import Store
 from eventbus.telemetry.failure import describe_cancelled
 
-__all__ = ["GroupReport", "list_groups", "remove_group"]
-
 
 class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
     """One group of an event. Times are Unix times in ms, 0 where there is none.

@@ -19,8 +19,6 @@ from eventbus.model.windows import LONGEST_HOURS, LONGEST_MINUTES
 from eventbus.store.calls import history_store as codes
 from eventbus.store.store import Store
 
-__all__ = ["Minute", "Step", "read_length", "read_minutes"]
-
 Step: TypeAlias = Literal["1m", "1h"]
 
 _STEPS = {"1m": 60_000, "1h": 3_600_000}

@@ -23,8 +23,6 @@ from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.settings.settings import Settings
 
-__all__ = ["Inspector"]
-
 
 class Inspector:
     """Reads the jobs in the server of a started provider, and changes those that wait.

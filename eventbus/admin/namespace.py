@@ -15,8 +15,6 @@ from eventbus.model.old_name import warn_of_old_name
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
 
-__all__ = ["Namespace", "OldName"]
-
 R = TypeVar("R")
 
 

@@ -28,8 +28,6 @@ from eventbus.store.bounds import HEAVY_ROWS, REASON_CHARACTERS
 from eventbus.store.calls.operation_store import OperationRecord
 from eventbus.store.store import Store
 
-__all__ = ["OperationAction", "OperationPreview", "OperationReport", "OperationState", "Operations"]
-
 OperationAction: TypeAlias = Literal["retry", "remove", "cancel", "promote"]
 OperationState: TypeAlias = Literal["running", "completed", "failed", "stopped"]
 

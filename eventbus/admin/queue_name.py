@@ -9,8 +9,6 @@ from eventbus.errors import DefinitionError
 from eventbus.model.event import Event
 from eventbus.model.names import DEFAULT_GROUP, EVENT_QUEUES, check_group, queue_name, shown, split_group
 
-__all__ = ["queue_of"]
-
 _QUEUES = (EVENT_QUEUES, "workflow.")
 _QUEUE = re.compile(r"[A-Za-z0-9_./-]+(@[A-Za-z0-9_.-]+)?")
 _QUEUE_LENGTH = 255

@@ -41,8 +41,6 @@ from eventbus.store.calls.silent_workers import SilentWorker, find_silent
 from eventbus.store.scripting.script_rows import QueueLook
 from eventbus.store.store import Store
 
-__all__ = ["PauseReport", "QueueReport", "Queues", "SilentReport"]
-
 
 class PauseReport(msgspec.Struct, frozen=True, kw_only=True):
     """The pause of a queue: since when (Unix time in ms), and by whom and why, as whoever paused it said."""

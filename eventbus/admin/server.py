@@ -16,8 +16,6 @@ from eventbus.store.readable import number_in
 if TYPE_CHECKING:
     from eventbus.store.diagnostics import Finding
 
-__all__ = ["Server", "ServerReport"]
-
 
 class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
     """The server as it describes itself. Sizes are in bytes; `memory_limit` is 0 without one.

@@ -15,8 +15,6 @@ from eventbus.store.bounds import CALL_ROWS, PAGE_BYTES
 from eventbus.store.scripting.script_rows import TreeMember
 from eventbus.store.store import Store
 
-__all__ = ["MemberReport", "TreeReport", "Trees"]
-
 _ENDED = ("completed", "failed", "cancelled", "root")
 
 

@@ -33,8 +33,6 @@ from eventbus.store.change_stream import ALL, ChangeStream
 from eventbus.store.connection.translation import TRANSIENT
 from eventbus.telemetry.change import Change
 
-__all__ = ["Change", "Watch"]
-
 _BEAT = 8.0  # seconds between renewals; a watch lives for 30 s without one
 _PAUSE = 0.25  # seconds until a lost connection is tried again
 _MOST_DIGITS = 16

@@ -10,8 +10,6 @@ from eventbus.admin.namespace import Namespace, OldName
 from eventbus.store.calls.roster import WorkerLook
 from eventbus.store.readable import number
 
-__all__ = ["WorkerReport", "Workers"]
-
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """One worker. Times are Unix times in ms by the server's clock, 0 where there is none.

@@ -11,9 +11,6 @@ from eventbus._version import __version__
 from eventbus.cli.output import say
 from eventbus.cli.plugins import OwnCommand, PluginGroup
 
-__all__ = ["app"]
-
-
 _COMMANDS = {
     "worker": OwnCommand(
         "eventbus.cli.commands.worker:worker",
@@ -101,6 +98,7 @@ def eventbus(
         typer.Option("--version", help="Show the version and end.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
+    """Show the help if no command is given."""
     if context.invoked_subcommand is None:
         sys.stderr.write(context.get_help() + "\n")
         raise typer.Exit(2)

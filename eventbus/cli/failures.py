@@ -19,8 +19,6 @@ from typer.core import TyperGroup
 from eventbus.cli.output import say
 from eventbus.errors import EventBusError, HandlerError, StoreUnavailable, UsageError
 
-__all__ = ["BorderGroup", "CommandError", "import_hint", "is_debugging", "one_line", "tell"]
-
 _DEBUG = "--debug"
 _SERVER_REMEDY = "start a server there, or name another one with --url or EVENTBUS_URL"
 

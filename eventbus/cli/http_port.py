@@ -17,8 +17,6 @@ from typing import Any, NamedTuple, Self, TypeAlias, cast
 from eventbus.cli.failures import CommandError
 from eventbus.model import clock
 
-__all__ = ["HttpPort", "HttpResponse"]
-
 _LOOK_FOR_END = 0.2  # seconds between two checks whether the server should end
 _SLOWEST_ASKER = 5.0  # seconds for all of a request; a client that takes longer would hold a thread
 _MOST_ASKERS = 32  # requests at a time, each a thread; a supervisor and a monitor need two

@@ -17,8 +17,6 @@ from eventbus.cli.output import tell_asked, write_json, write_lines
 from eventbus.cli.screen import open_console
 from eventbus.cli.texts import printable
 
-__all__ = ["Listing", "Row", "show_found"]
-
 T = TypeVar("T")
 
 Row: TypeAlias = "tuple[str | int | Text, ...]"

@@ -14,8 +14,6 @@ from eventbus.errors import EventBusError
 from eventbus.model.names import shown
 from eventbus.provider import EventProvider
 
-__all__ = ["load_provider", "with_settings"]
-
 
 def load_provider(place: str) -> EventProvider:
     """Import the module, also from the current folder, and return the provider in it.

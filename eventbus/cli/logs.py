@@ -11,9 +11,6 @@ import structlog
 
 from eventbus.cli.texts import visible
 
-__all__ = ["LogFormat", "LogLevel", "configure_logs"]
-
-
 _FIRST = ("timestamp", "level", "logger", "event")
 
 

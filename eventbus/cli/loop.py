@@ -18,8 +18,6 @@ from typing import Any, NoReturn, TypeVar
 
 from eventbus.model import clock
 
-__all__ = ["leave", "leave_within", "run"]
-
 T = TypeVar("T")
 
 _TASKS_END_WITHIN = 1.0

@@ -17,8 +17,6 @@ import structlog
 from eventbus.cli.failures import CommandError
 from eventbus.cli.http_port import HttpPort, HttpResponse
 
-__all__ = ["MetricsPort"]
-
 _log = structlog.get_logger("eventbus.worker")
 
 _PATH = "/metrics"

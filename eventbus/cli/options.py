@@ -6,17 +6,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = [
-    "DryRunOption",
-    "GroupOption",
-    "JobArgument",
-    "JsonOption",
-    "LinesOption",
-    "UrlOption",
-    "WatchOption",
-    "YesOption",
-]
-
 UrlOption = Annotated[str | None, typer.Option(help="The server; default EVENTBUS_URL, else ./.eventbus.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 LinesOption = Annotated[bool, typer.Option("--json", help="Print JSON, an object on a line for each.")]

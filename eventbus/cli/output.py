@@ -18,8 +18,6 @@ import msgspec
 
 from eventbus.cli.texts import visible
 
-__all__ = ["clean_json", "note_asked", "say", "tell_asked", "tell_old_name", "write_json", "write_lines"]
-
 
 class _Asked:
     """The server that the last command line has asked."""

@@ -22,8 +22,6 @@ from pathlib import Path
 import eventbus
 from eventbus.store.diagnostics import Finding
 
-__all__ = ["explain_import", "look_at_packages"]
-
 _OURS = "eventbus-workflows"
 _PACKAGES = ("eventbus", "workflows")
 _AGAIN = f"pip install --force-reinstall {_OURS}"

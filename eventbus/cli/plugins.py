@@ -30,8 +30,6 @@ from eventbus.cli.failures import BorderGroup, CommandError, import_hint, one_li
 from eventbus.cli.output import tell_old_name
 from eventbus.cli.prefix_option import add_prefix, begin_line
 
-__all__ = ["COMMANDS", "OwnCommand", "PluginGroup"]
-
 COMMANDS = "eventbus.commands"
 """The entry-point group. The value of each entry point is a `typer.Typer`."""
 

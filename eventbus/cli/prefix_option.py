@@ -12,8 +12,6 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-__all__ = ["add_prefix", "begin_line", "given_prefix"]
-
 
 class _Given:
     """What the command line says: one value for the process, set by each command line."""

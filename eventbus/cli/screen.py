@@ -26,8 +26,6 @@ from rich.tree import Tree
 
 from eventbus.cli.texts import visible
 
-__all__ = ["Screen", "open_console"]
-
 _MAY_BE_CUT = frozenset({"error", "note", "queues"})
 """The heads of columns whose rest nobody has to copy."""
 _LEAST = 24

@@ -15,8 +15,6 @@ from eventbus.cli.prefix_option import given_prefix
 from eventbus.model.url_redaction import redact
 from eventbus.provider import EventProvider
 
-__all__ = ["asking_provider", "choose_server", "server_of"]
-
 
 def choose_server(provider: EventProvider, url: str | None) -> EventProvider:
     """Put the server that the command line names over the settings of a provider that is not started."""

@@ -15,8 +15,6 @@ from eventbus.provider import EventProvider, start_reading
 from eventbus.store.connection.connector import Connector
 from eventbus.store.embedded.server import Expected
 
-__all__ = ["started"]
-
 _log = structlog.get_logger("eventbus.worker")
 
 _PAUSE = 0.2  # seconds between two attempts to connect

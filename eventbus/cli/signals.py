@@ -22,8 +22,6 @@ from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-__all__ = ["Interrupts"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HARMLESS = signal.SIGURG
 """A signal that the system ignores by default. A loop that handles any signal wakes up for all signals."""

@@ -13,8 +13,6 @@ import msgspec
 
 from eventbus.model.url_redaction import redact
 
-__all__ = ["close_names", "describe_unknown", "json_text", "printable", "visible"]
-
 
 def printable(text: str) -> str:
     """Return the text on one line: white space as single spaces, other characters that do not print as their

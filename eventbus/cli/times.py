@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 
 from eventbus.model import clock
 
-__all__ = ["in_local_time", "moment", "span"]
-
 _TOLD = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC\b")
 
 

@@ -45,8 +45,6 @@ from eventbus.model.durations import Duration, seconds
 from eventbus.provider import EventProvider
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Dashboard"]
-
 _log = get_logger("eventbus.dashboard")
 
 

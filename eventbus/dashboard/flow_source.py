@@ -17,8 +17,6 @@ from typing import Any, Protocol
 from eventbus.model.durations import Duration
 from eventbus.provider import EventProvider
 
-__all__ = ["FLOW_SOURCES", "FlowSource", "find_flow_source"]
-
 FLOW_SOURCES = "eventbus.flow_sources"
 """The entry-point group of packages that have flows: a callable that takes an EventProvider and returns a
 FlowSource.

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
-__all__ = ["Links", "part_of", "text_of"]
-
 
 def part_of(name: str) -> str:
     """Return a name as one part of a path."""

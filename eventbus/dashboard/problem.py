@@ -28,8 +28,6 @@ from eventbus.errors import (
     UsageError,
 )
 
-__all__ = ["MEDIA_TYPE", "STATUSES", "Problem", "problem_of"]
-
 MEDIA_TYPE = "application/problem+json"
 
 _MISSING = re.compile(r"missing required field `([^`]*)`")

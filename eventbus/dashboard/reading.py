@@ -14,8 +14,6 @@ from starlette.requests import ClientDisconnect, Request
 from eventbus.dashboard.links import text_of
 from eventbus.dashboard.problem import Problem
 
-__all__ = ["names_in", "read_form", "read_json", "read_order", "read_query", "to_order"]
-
 T = TypeVar("T")
 
 _MOST_BYTES = 2 * 1024 * 1024

@@ -20,8 +20,6 @@ from typing import Any, Literal, TypeAlias, cast
 
 from eventbus.model.redaction.redacting import Names, hide, hide_all, is_secret_name
 
-__all__ = ["Redact", "Redaction"]
-
 Redact: TypeAlias = "Literal['patterns', 'all', 'none'] | Callable[[str, str], bool]"
 """`patterns` hides values by their names, `all` hides every value and keeps names and types, `none` hides
 nothing.

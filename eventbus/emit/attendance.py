@@ -52,8 +52,6 @@ import asyncio
 from eventbus.emit.wait_list import WaitList
 from eventbus.model import clock
 
-__all__ = ["Attendance"]
-
 _QUIET = 1.0  # seconds without anything awaited, after which the emitter leaves
 _SAY_EACH = 1.0  # seconds; an add says the name again, should the server have lost it
 _MANY = 1000  # outcomes after which the floor is raised without waiting for the next second

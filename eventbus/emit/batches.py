@@ -21,18 +21,6 @@ from eventbus.store.calls.tree_store import TreeVerdict
 from eventbus.store.scripting.script_rows import AddVerdict
 from eventbus.telemetry.logging import get_logger
 
-__all__ = [
-    "IN_FLIGHT",
-    "REFUSALS",
-    "describe_lost",
-    "end_calls",
-    "join",
-    "late_behind",
-    "may_have_arrived",
-    "note_unexpected",
-    "refusal_of",
-]
-
 _log = get_logger("eventbus.emission")
 
 IN_FLIGHT = 4

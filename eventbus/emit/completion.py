@@ -36,9 +36,6 @@ from eventbus.store.store import Store
 from eventbus.telemetry.failure import describe_cancelled
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["CompletionTracker"]
-
-
 _log = get_logger("eventbus.emission")
 
 _TELL_LOST_EACH = 5.0  # seconds

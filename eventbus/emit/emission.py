@@ -27,8 +27,6 @@ from eventbus.telemetry.failure import mark_awaited
 from eventbus.telemetry.log_context import with_facts
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Emission", "OutcomeDecoder", "PendingEmission"]
-
 R = TypeVar("R")
 
 _log = get_logger("eventbus.emission")

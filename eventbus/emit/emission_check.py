@@ -17,8 +17,6 @@ from eventbus.settings.keywords import EmitOptions, check_priority
 from eventbus.settings.merging import option_of_key
 from eventbus.settings.terms import keep_text, read_due, read_ttl
 
-__all__ = ["check_emission", "check_keyless"]
-
 
 def check_emission(event: Event[Any, Any] | str, payload: Any, options: EmitOptions) -> None:
     """Raise DefinitionError for options that are wrong, contradict each other, or need a key that is missing.

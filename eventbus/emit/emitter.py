@@ -43,8 +43,6 @@ from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import Ambient, current
 from eventbus.telemetry.spans import baggage_around, send_context
 
-__all__ = ["Emitter"]
-
 _log = get_logger("eventbus.provider")
 
 _START_PATIENCE = 2.0  # seconds that the server has to answer at the start; emissions wait longer

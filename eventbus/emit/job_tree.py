@@ -24,8 +24,6 @@ from eventbus.store.bounds import CALL_BYTES, HEAVY_ROWS
 from eventbus.store.calls.tree_store import Chunk
 from eventbus.store.scripting.script_rows import JOIN, AddRow, EdgeRow, MemberRow, TreeHead, Wait
 
-__all__ = ["Member", "Policy", "SpawnCall", "Tree", "chunks_of", "row_of", "rows_of", "spawn_calls"]
-
 Policy: TypeAlias = Literal["", "fail", "ignore", "remove", "wake"]
 """What becomes of a job if a job that it needs does not complete; empty for `fail`."""
 

@@ -19,8 +19,6 @@ from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.reply_stream import ReplyStream
 from eventbus.store.store import Store
 
-__all__ = ["Lookup"]
-
 
 class Lookup:
     """Looks jobs up over one store, and settles the emissions of a wait list."""

@@ -31,8 +31,6 @@ from eventbus.store.scripting.script_rows import Outcome
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["ReplyReader"]
-
 _log = get_logger("eventbus.completion")
 
 _TRIM_AFTER = 64  # reads; a trim after each read would double the calls

@@ -16,8 +16,6 @@ from eventbus.store.keys import key_digest
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, AddQueue
 from eventbus.telemetry.failure import revive
 
-__all__ = ["Route", "Routes"]
-
 
 class Route:
     """The queue, the codecs and the defaults of one event."""

@@ -68,8 +68,6 @@ from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.send_meter import SendMeter
 
-__all__ = ["MAX_UNSENT", "MAX_UNSENT_BYTES", "SendBuffer"]
-
 _log = get_logger("eventbus.emission")
 
 # Bounds of the memory that unsent emissions take while the server is away or slow.

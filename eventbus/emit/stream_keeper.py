@@ -28,8 +28,6 @@ from eventbus.runtime.upkeep import mark
 from eventbus.store.reply_stream import ReplyStream
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["StreamKeeper"]
-
 _log = get_logger("eventbus.completion")
 
 _EACH = 1.0  # seconds, while the emitter attends

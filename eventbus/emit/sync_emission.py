@@ -9,8 +9,6 @@ from eventbus.emit.emission import Emission
 from eventbus.model.durations import Duration
 from eventbus.runtime.blocking_call import run_blocking
 
-__all__ = ["SyncEmission"]
-
 R = TypeVar("R")
 
 

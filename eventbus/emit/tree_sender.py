@@ -54,8 +54,6 @@ from eventbus.store.calls.tree_store import Chunk, TreeVerdict
 from eventbus.store.store import Store
 from eventbus.telemetry.send_meter import SendMeter
 
-__all__ = ["TreeSender"]
-
 # Seconds by which the deadlines of trees in one call may differ, because the earliest one ends the call.
 _NEAR = 0.1
 _PAUSE = 0.1  # seconds until a tree whose key stands for another one that is not whole is sent again

@@ -69,8 +69,6 @@ from eventbus.store.connection.connector import make_connector
 from eventbus.store.store import SHARD, Store
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Uplink", "join_uplink"]
-
 _log = get_logger("eventbus.provider")
 
 _CLOSE_PATIENCE = 1.0  # seconds that the server has to answer when the last provider leaves

@@ -40,8 +40,6 @@ from eventbus.model.states import FINAL_STATES
 from eventbus.runtime.timers import TimerWheel
 from eventbus.store.scripting.script_rows import Outcome
 
-__all__ = ["WaitList"]
-
 # Bounds of the outcomes that are held back. One that is dropped is looked up when an answer asks for it.
 EARLY_LIMIT = 10_000
 EARLY_AGE = 60.0  # seconds

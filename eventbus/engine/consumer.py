@@ -13,16 +13,6 @@ import msgspec
 from eventbus.engine.job import Job, Settle
 from eventbus.telemetry.job_failure import JobFailure
 
-__all__ = [
-    "Consumer",
-    "DefinedConsumer",
-    "LimitedConsumer",
-    "Retention",
-    "SharedSlots",
-    "SharingConsumer",
-    "TellingConsumer",
-]
-
 
 class Retention(msgspec.Struct, frozen=True):
     """How many finished jobs a queue keeps, and for how long. Ages and `key_ttl` are in ms.

@@ -36,8 +36,6 @@ from eventbus.model import clock
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Drain", "HandlerWait"]
-
 _log = get_logger("eventbus.worker")
 
 _INTERVAL = 0.5

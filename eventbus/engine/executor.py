@@ -44,8 +44,6 @@ from eventbus.telemetry.failure import describe_odd, mark_own
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["MAX_ABANDONED", "Executor", "Running"]
-
 MAX_ABANDONED = 10
 """A worker that gave up on this many handlers drains and ends, because its process is not healthy."""
 

@@ -9,22 +9,6 @@ import msgspec
 from eventbus.store.bounds import WHY_BYTES
 from eventbus.store.calls.journal_store import SentSignal
 
-__all__ = [
-    "Job",
-    "Settle",
-    "cancel",
-    "cancelled",
-    "complete",
-    "fail",
-    "give_back",
-    "later",
-    "outside_job",
-    "park",
-    "retry",
-    "shelve",
-    "suspend",
-]
-
 
 class Job(msgspec.Struct, gc=False):
     """One job under this worker's lease.

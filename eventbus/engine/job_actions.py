@@ -15,8 +15,6 @@ from eventbus.store.scripting.script_rows import CancelRow
 from eventbus.store.store import Store
 from eventbus.telemetry.failure import describe_cancelled
 
-__all__ = ["ACTIONS", "JobActions"]
-
 _STATES = ("waiting", "delayed", "parked", "completed", "failed", "cancelled")
 
 ACTIONS: dict[str, tuple[str, ...]] = {

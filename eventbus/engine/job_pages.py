@@ -17,8 +17,6 @@ from eventbus.store.calls.operation_store import OperationRecord
 from eventbus.store.calls.queries import Cursor, JobRow
 from eventbus.store.store import Store
 
-__all__ = ["JobCount", "OperationPage", "count_jobs", "read_page"]
-
 _COUNTED = 10_000
 """So many jobs are looked at when they are counted."""
 _SAMPLES = 20

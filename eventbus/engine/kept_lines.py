@@ -24,8 +24,6 @@ from eventbus.store.scripting.note_rows import LineRow
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["MOST_BYTES", "LineWriter", "cut_line"]
-
 MOST_BYTES = 4096
 """The most bytes of one line, in UTF-8; a longer one is cut."""
 _IN_CALL = 512 * 1024

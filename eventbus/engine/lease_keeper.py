@@ -34,8 +34,6 @@ from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import job_around
 from eventbus.telemetry.tracebacks import short_stack
 
-__all__ = ["LeaseKeeper"]
-
 _log = get_logger("eventbus.worker")
 
 _LAG_LIMIT = 1.0

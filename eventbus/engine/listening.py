@@ -14,8 +14,6 @@ import asyncio
 from eventbus.engine.executor import Running
 from eventbus.store.calls.journal_store import JournalStore
 
-__all__ = ["listen"]
-
 _SHORT = 0.02  # seconds; who waits for less costs the server nothing
 
 

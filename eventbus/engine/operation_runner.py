@@ -43,8 +43,6 @@ from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["OperationRunner"]
-
 _log = get_logger("eventbus.operations")
 
 _LEASE_MS = 15_000

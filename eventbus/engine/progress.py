@@ -15,8 +15,6 @@ from eventbus.store.scripting.script_rows import NoteRow
 from eventbus.store.store import Store
 from eventbus.telemetry.change import clip
 
-__all__ = ["ProgressWriter"]
-
 
 class ProgressWriter:
     """Gathers the progress notes of one worker's jobs and writes them; one call is under way at a time."""

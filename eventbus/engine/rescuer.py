@@ -24,8 +24,6 @@ from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Rescuer"]
-
 _log = get_logger("eventbus.worker")
 
 _LOOK_WITHIN = 1.0  # seconds that reading the records of failed jobs may delay their log events

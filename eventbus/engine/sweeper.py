@@ -18,8 +18,6 @@ from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Sweeper"]
-
 _log = get_logger("eventbus.worker")
 
 

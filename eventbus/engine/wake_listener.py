@@ -24,8 +24,6 @@ from eventbus.store.connection.wake_reader import WakeReader
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["WakeListener"]
-
 _log = get_logger("eventbus.worker")
 
 _CANCEL = "cancel:"

@@ -46,8 +46,6 @@ from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Duty", "Worker", "WorkerOptions"]
-
 T = TypeVar("T")
 
 _log = get_logger("eventbus.worker")

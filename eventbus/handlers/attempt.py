@@ -22,8 +22,6 @@ from eventbus.engine.job import Job
 from eventbus.errors import StoreRefused, UsageError
 from eventbus.handlers.saved import SAVED
 
-__all__ = ["Attempt", "AttemptHost", "Stopping"]
-
 Stopping: TypeAlias = Literal["stop", "cancel", "timeout", "lease lost"]
 """Why a job should end early: its worker stops, it was cancelled, its time is over, or another worker may
 have it.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from eventbus.emit.sync_emission import SyncEmission
     from eventbus.handlers.worker_host import WorkerHost
 
-__all__ = ["BatchContext", "BatchItem", "SyncBatchContext", "SyncBatchItem"]
-
 C = TypeVar("C", EventContext, SyncContext)
 S = TypeVar("S")
 

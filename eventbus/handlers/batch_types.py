@@ -16,8 +16,6 @@ from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
 from eventbus.model.type_matching import is_untyped, types_agree
 
-__all__ = ["BatchRegistrar", "check_batch_types", "is_list_of"]
-
 P = TypeVar("P")
 T = TypeVar("T")
 A = ParamSpec("A")

@@ -20,8 +20,6 @@ from eventbus.model.names import DEFAULT_GROUP, shown
 from eventbus.model.retry import Retry
 from eventbus.settings.keywords import RegistrationKeywords
 
-__all__ = ["CollectedHandler", "Handlers", "collected_handlers"]
-
 
 class CollectedHandler(NamedTuple):
     """One handler of a collection, with the options of `Handlers.on`."""

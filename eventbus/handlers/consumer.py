@@ -56,8 +56,6 @@ from eventbus.telemetry.spans import (
     tracer,
 )
 
-__all__ = ["HandlerConsumer", "retention_of"]
-
 
 class _StopCame(Exception):
     """The worker stops, and a place that a job waited for is free only now."""

@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from eventbus.handlers.worker_host import WorkerHost
     from eventbus.model.event import Event
 
-__all__ = [
-    "EventContext",
-    "JobFacts",
-    "ProcessContext",
-    "SyncContext",
-    "attempt_in",
-    "progress_text",
-]
-
-
 P = TypeVar("P")
 R = TypeVar("R")
 S = TypeVar("S")

@@ -18,8 +18,6 @@ from eventbus.model.keep import Keep
 from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.settings.settings import Settings
 
-__all__ = ["Extension", "WorkerServices"]
-
 
 class WorkerServices(msgspec.Struct, frozen=True):
     """The parts of a worker that the consumers of an extension may use.

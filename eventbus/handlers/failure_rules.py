@@ -42,8 +42,6 @@ from eventbus.telemetry.log_context import trace_facts
 from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.spans import trace_id_of
 
-__all__ = ["BATCH", "FailureRules", "chain_of", "read_message"]
-
 BATCH = "__eventbus_batch__"
 """The attribute of an error with the jobs of the call of a batch handler that raised or returned it."""
 

@@ -21,8 +21,6 @@ from eventbus.model.names import DEFAULT_GROUP, check_group, shown
 from eventbus.model.retry import Retry, check_answers
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
 
-__all__ = ["Handler", "check_event", "check_retry", "make_handler"]
-
 _EMPTY = inspect.Parameter.empty
 _OF_BATCHES = (BatchContext, SyncBatchContext)
 _CONTEXTS = ("BatchContext", "EventContext", "JobFacts", "ProcessContext", "SyncBatchContext", "SyncContext")

@@ -17,8 +17,6 @@ from eventbus.errors import DefinitionError, UsageError
 from eventbus.model.containment import contained, contained_await
 from eventbus.model.names import shown
 
-__all__ = ["Lifespan", "Shared", "check_lifespan"]
-
 Lifespan: TypeAlias = Callable[..., AsyncIterator[Any]] | Callable[..., AbstractAsyncContextManager[Any]]
 """An async generator function that yields once, or a function that returns an async context manager. It takes
 no argument, or the provider."""

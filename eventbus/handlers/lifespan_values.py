@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar, overload
 
-__all__ = ["HasLifespans", "LifespanValues"]
-
 S = TypeVar("S")
 
 

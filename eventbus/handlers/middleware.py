@@ -18,8 +18,6 @@ from eventbus.handlers.context import EventContext
 from eventbus.model.codec import Codec
 from eventbus.model.names import shown
 
-__all__ = ["CallNext", "Middleware", "chain", "check_middleware", "encode_passed_on"]
-
 
 class CallNext(Protocol):
     """The `call` that a middleware gets: it calls the next middleware, or the handler after the last one."""

@@ -13,8 +13,6 @@ import msgspec
 from eventbus.errors import DefinitionError
 from eventbus.model.names import check_pool_name, shown
 
-__all__ = ["BUILT_IN", "PoolSpec", "check_pool", "make_pool"]
-
 BUILT_IN = ("thread", "process")
 """The pools that every worker has."""
 

@@ -17,8 +17,6 @@ from eventbus.model.batch import Batch
 from eventbus.model.event import Event
 from eventbus.settings.keywords import HandlerKeywords, RegistrationKeywords, check_options
 
-__all__ = ["HandlerRegistry"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P")
 R = TypeVar("R")

@@ -13,8 +13,6 @@ from typing import Any, cast
 from eventbus.errors import DefinitionError, PayloadError
 from eventbus.model.codec import Codec
 
-__all__ = ["SAVED", "read_saved", "saved_text"]
-
 SAVED = "saved"
 """The name of the live text."""
 

@@ -16,8 +16,6 @@ import msgspec
 
 from eventbus.handlers.middleware import CallNext
 
-__all__ = ["Around", "RunFacts", "Steered", "SteeringTarget"]
-
 
 class RunFacts(msgspec.Struct, frozen=True):
     """One run of a function.

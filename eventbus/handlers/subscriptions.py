@@ -10,8 +10,6 @@ from eventbus.handlers.handler import Handler
 from eventbus.handlers.process.messages import HandlerSpec, make_spec
 from eventbus.model.names import queue_name
 
-__all__ = ["Subscription", "Subscriptions"]
-
 
 class Subscription:
     """One handler of one event and group; the name of its queue holds both.

@@ -50,8 +50,6 @@ from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Listeners, Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["EventWorker", "consumer_of", "end_threads", "is_running", "look_due"]
-
 _log = get_logger("eventbus.worker")
 
 _LAST_STEPS = 2.0

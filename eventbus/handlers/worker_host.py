@@ -26,8 +26,6 @@ from eventbus.runtime.blocking_call import run_blocking, running_loop
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
 
-__all__ = ["Bus", "WorkerHost"]
-
 T = TypeVar("T")
 
 _REASONS: dict[str, Stopping] = {

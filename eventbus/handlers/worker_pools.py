@@ -20,8 +20,6 @@ from eventbus.runtime.places import Places
 from eventbus.runtime.process_pool import ProcessPool, available_processors
 from eventbus.runtime.thread_pool import ThreadPool
 
-__all__ = ["WorkerPool", "WorkerPools"]
-
 
 class WorkerPool:
     """One pool in one worker. Either `threads`, or `processes` with its `calls`, is not None."""

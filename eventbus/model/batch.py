@@ -15,8 +15,6 @@ from eventbus.errors import DefinitionError
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.names import shown
 
-__all__ = ["Batch"]
-
 _MOST = 1000
 """Jobs. Each has a lease that is renewed, and a result that waits for the others."""
 _LONGEST = 60.0

@@ -13,8 +13,6 @@ import random
 import secrets
 from collections.abc import Callable
 
-__all__ = ["jitter", "token"]
-
 token: Callable[[int], str] = secrets.token_hex
 """Return so many random bytes in hexadecimal digits."""
 

@@ -22,8 +22,6 @@ from datetime import UTC, datetime, timedelta
 from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
 
-__all__ = ["monotonic", "now", "to_unix_ms"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 now: Callable[[], float] = time.time

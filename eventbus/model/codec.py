@@ -40,8 +40,6 @@ from eventbus.model.comparison import (
 from eventbus.model.containment import as_exception
 from eventbus.model.type_matching import is_untyped
 
-__all__ = ["MAX_DEPTH", "Codec", "json_values"]
-
 Role: TypeAlias = Literal["payload", "result", "meta", "progress", "saved value"]
 
 _WITH_FIELDS = (msgspec.inspect.StructType, msgspec.inspect.DataclassType)

@@ -24,19 +24,6 @@ import msgspec
 from eventbus.model.containment import as_exception
 from eventbus.model.type_matching import is_untyped
 
-__all__ = [
-    "MAX_DEPTH",
-    "TOO_DEEP",
-    "Difference",
-    "Json",
-    "difference",
-    "expected",
-    "is_other",
-    "is_too_deep",
-    "reason",
-    "type_name",
-]
-
 MAX_DEPTH = 100
 """The most arrays and objects that may be nested in one value."""
 

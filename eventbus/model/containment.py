@@ -16,17 +16,6 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = [
-    "Contained",
-    "Passing",
-    "as_exception",
-    "causes_of",
-    "contained",
-    "contained_await",
-    "members_of",
-    "original",
-]
-
 # What Python itself keeps, whatever properties a class of the user's has of these names.
 _MEMBERS: Any = vars(BaseExceptionGroup)["exceptions"]
 _CAUSE: Any = vars(BaseException)["__cause__"]

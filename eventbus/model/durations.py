@@ -16,8 +16,6 @@ from typing import TypeAlias
 from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
 
-__all__ = ["LONGEST", "Duration", "milliseconds", "seconds", "text_of_ms"]
-
 Duration: TypeAlias = float | int | timedelta | str
 """Seconds as a number, a timedelta, or text such as `"250ms"`, `"1.5 s"`, `"1h30m"`, `"2 weeks"`."""
 

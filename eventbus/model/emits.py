@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Emits"]
-
 E = TypeVar("E")
 
 

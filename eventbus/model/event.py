@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from types import UnionType
     from typing import _SpecialForm  # pyright: ignore[reportPrivateUsage]
 
-__all__ = ["Event", "EventKeywords"]
-
 P = TypeVar("P")
 R = TypeVar("R")
 # An overload of __init__ that annotates `self` needs type variables of its own.

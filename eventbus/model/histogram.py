@@ -14,8 +14,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["LAST_BUCKET", "Histogram", "bucket_of"]
-
 LAST_BUCKET = 46
 
 

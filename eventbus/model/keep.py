@@ -11,8 +11,6 @@ from eventbus.errors import DefinitionError
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.names import shown
 
-__all__ = ["Keep", "KeepGiven", "check_keep", "keeps_from_wire", "keeps_to_wire", "read_keep"]
-
 
 class Keep(msgspec.Struct, frozen=True):
     """How long finished jobs are kept: the newest `count`, and none older than `age`.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from eventbus.model.durations import Duration, seconds
 
-__all__ = ["Later"]
-
 
 class Later(Exception):
     """Raised by a handler or a step to run its job again after a while.

@@ -18,8 +18,6 @@ from eventbus.errors import DefinitionError
 from eventbus.model.durations import milliseconds, text_of_ms
 from eventbus.model.names import shown
 
-__all__ = ["Limit", "Rate", "read_rates", "show_rate"]
-
 _MOST = 2**31 - 1
 _SHORTEST, _LONGEST = 100, 366 * 86_400_000
 """The length of a window, ms."""

@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["HIDDEN_FIELD", "NOT_HIDDEN", "EventMessage", "decode_message", "encode_message"]
-
 HIDDEN_FIELD = "hide"
 """The field of any job's body that says where its other fields, and its `result`, are sensitive
 (`redaction.marks`).

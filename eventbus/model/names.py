@@ -12,23 +12,6 @@ import re
 from eventbus.errors import DefinitionError, UnknownJob
 from eventbus.model.containment import as_exception
 
-__all__ = [
-    "DEFAULT_GROUP",
-    "EVENT_QUEUES",
-    "JOB_ID_LENGTH",
-    "check_correlation_id",
-    "check_event_name",
-    "check_group",
-    "check_job_id",
-    "check_key",
-    "check_pool_name",
-    "event_of",
-    "group_queue",
-    "queue_name",
-    "shown",
-    "split_group",
-]
-
 DEFAULT_GROUP = "default"
 """The group that answers the emitter."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import warnings
 
-__all__ = ["warn_of_old_name"]
-
 
 def warn_of_old_name(old: str, new: str) -> None:
     """Warn that `old` is deprecated, at the place that called the caller of this function."""

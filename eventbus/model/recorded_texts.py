@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from eventbus.errors import UsageError
 from eventbus.model.names import shown
 
-__all__ = ["check_append", "check_signal_id", "check_text"]
-
 _LONGEST_NAME = 256
 _MOST_BYTES = 16 << 20  # of one append: the server holds up all others while it takes them
 

@@ -21,8 +21,6 @@ from eventbus.model.containment import contained
 from eventbus.model.durations import LONGEST, Duration, seconds
 from eventbus.model.names import shown
 
-__all__ = ["Backoff", "Retry", "check_answers", "check_default"]
-
 Backoff: TypeAlias = Literal["exponential", "fixed"] | Callable[[int, BaseException], Duration]
 """How delays grow: they double, stay the same, or come from a function `(attempt, error) -> delay`."""
 

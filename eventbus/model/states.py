@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-__all__ = ["FINAL_STATES", "FinalState", "JobState"]
-
 JobState: TypeAlias = Literal[
     "waiting", "active", "delayed", "waiting-children", "parked", "completed", "failed", "cancelled"
 ]

@@ -11,8 +11,6 @@ import types
 import typing
 from typing import Any, Literal
 
-__all__ = ["hints_of", "is_untyped", "types_agree"]
-
 _UNIONS = (typing.Union, types.UnionType)
 
 

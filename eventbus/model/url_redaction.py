@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-__all__ = ["EMBEDDED", "redact"]
-
 EMBEDDED = re.compile(r"(?:embedded|memory):", re.IGNORECASE)
 """The beginning of URLs that name a folder instead of a host."""
 

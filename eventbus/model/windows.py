@@ -10,8 +10,6 @@ from eventbus.errors import DefinitionError
 from eventbus.model.durations import seconds
 from eventbus.model.names import shown
 
-__all__ = ["LONGEST_HOURS", "LONGEST_MINUTES", "Windows", "read_windows"]
-
 LONGEST_MINUTES = 7 * 86_400.0
 LONGEST_HOURS = 366 * 86_400.0
 """Seconds. Whoever removes a queue forgets so much of it, whatever the setting was (`cells.lua`)."""

@@ -19,8 +19,6 @@ from typing import Any, Generic, TypeVar
 from eventbus.errors import ProviderStopped, UsageError
 from eventbus.model import clock
 
-__all__ = ["ThreadWait", "forget_parents_loop", "run_at_once", "run_blocking", "running_loop"]
-
 T = TypeVar("T")
 
 _LOOK = 0.5

@@ -24,8 +24,6 @@ import anyio
 from eventbus.model import clock
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["call_unless_ending", "run_to_end"]
-
 T = TypeVar("T")
 
 _PATIENCE = 5.0

@@ -18,8 +18,6 @@ from types import TracebackType
 
 from eventbus.errors import EventBusError, ProviderStopped, UsageError
 
-__all__ = ["LifecycleLock", "LoopOwnership"]
-
 
 class LoopOwnership:
     """Which loop owns one provider. Its thread lock is held for a few lines at a time, never across

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from contextvars import Context, ContextVar
 
-__all__ = ["PROCESS", "own_context"]
-
 PROCESS: ContextVar[object] = ContextVar("process", default=None)
 """To which process of the test kit the running code belongs. Nothing sets it in production."""
 

@@ -10,8 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["Places"]
-
 
 class Places:
     """A number of places, given in the order of the requests."""

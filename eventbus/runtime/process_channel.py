@@ -31,23 +31,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, cast
 
-__all__ = [
-    "ANSWER",
-    "CALL",
-    "HEADER",
-    "NOTE",
-    "PROGRESS",
-    "REPLY",
-    "REQUEST",
-    "STOPPING",
-    "Attending",
-    "BadFrame",
-    "ChannelEnded",
-    "ProcessChannel",
-    "pack",
-    "unpack",
-]
-
 REQUEST, NOTE, PROGRESS, ANSWER = b"Q", b"N", b"P", b"A"
 """The kinds of frames: the request of the worker; a note or the progress of the process before its answer;
 the answer.

@@ -36,8 +36,6 @@ from eventbus.errors import ProcessDied
 from eventbus.runtime.process_channel import Attending, ChannelEnded, ProcessChannel
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["CHANNEL_LOST", "ProcessPool", "available_processors", "is_child", "mark_child"]
-
 CHANNEL_LOST = 97
 """The exit code of a process whose handler closed the channel: such a process cannot report otherwise."""
 

@@ -17,8 +17,6 @@ from typing import Any
 from eventbus.model.containment import contained
 from eventbus.runtime.places import Places
 
-__all__ = ["ThreadPool"]
-
 
 class ThreadPool:
     """A bounded pool of threads for one event loop."""

@@ -12,8 +12,6 @@ from typing import Protocol
 
 from eventbus.runtime.own_context import own_context
 
-__all__ = ["HasDeadline", "TimerWheel"]
-
 _WIDTH = 0.02
 """Seconds of one bucket."""
 _SLACK = 0.000_125

@@ -8,8 +8,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-__all__ = ["Turnstiles"]
-
 
 class Turnstiles:
     """Locks by name, of those that somebody uses."""

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
 
-__all__ = ["Upkeep", "mark", "marked", "upkeep"]
-
 Upkeep = Literal["", "always", "idle"]
 
 upkeep: ContextVar[Upkeep] = ContextVar("upkeep", default="")

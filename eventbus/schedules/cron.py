@@ -32,8 +32,6 @@ from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
 from eventbus.schedules.zone import EPOCH, offset_at, to_local, to_ms
 
-__all__ = ["Cron"]
-
 _NAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",

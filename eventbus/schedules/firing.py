@@ -11,8 +11,6 @@ from eventbus.schedules.timetable import COUNTED
 from eventbus.store.keys import payload_digest
 from eventbus.store.scripting.script_rows import DueRow, FireRow
 
-__all__ = ["LATE", "make_row", "put_off"]
-
 LATE = 60_000
 """ms. With `catch_up="skip"` a slot that is later than this was missed."""
 

@@ -18,8 +18,6 @@ from eventbus.schedules.zone import find_zone, to_local
 from eventbus.store.readable import is_number, number
 from eventbus.store.scripting.script_rows import ScheduleRow
 
-__all__ = ["ScheduleKeywords", "ScheduleReport", "make_plan", "make_report", "place", "preview", "read_plan"]
-
 
 class ScheduleKeywords(TypedDict, total=False):
     """The options of a schedule."""

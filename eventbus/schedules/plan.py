@@ -19,19 +19,6 @@ from eventbus.model.names import shown
 from eventbus.schedules.timetable import Timetable
 from eventbus.store.keys import key_digest
 
-__all__ = [
-    "CatchUp",
-    "OnFailure",
-    "Overlap",
-    "Plan",
-    "RootForm",
-    "ScheduledRoot",
-    "check_id",
-    "decode_plan",
-    "slot_digest",
-    "slot_key",
-]
-
 Overlap: TypeAlias = Literal["skip", "queue", "cancel", "allow"]
 CatchUp: TypeAlias = Literal["skip", "once", "all"]
 OnFailure: TypeAlias = Literal["go on", "pause"]

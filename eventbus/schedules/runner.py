@@ -29,8 +29,6 @@ from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["ScheduleRunner"]
-
 _log = get_logger("eventbus.schedules")
 
 _LOOK_EACH = 60.0

@@ -17,8 +17,6 @@ from eventbus.model.names import shown
 from eventbus.schedules.cron import Cron
 from eventbus.schedules.zone import find_zone
 
-__all__ = ["COUNTED", "Timetable"]
-
 COUNTED = 1000
 """Slots that are counted one by one; where more lie between two points in time, the count is this one."""
 

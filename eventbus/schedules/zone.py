@@ -9,8 +9,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
 
-__all__ = ["EPOCH", "find_zone", "offset_at", "to_local", "to_ms"]
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 

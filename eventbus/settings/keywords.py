@@ -16,17 +16,6 @@ from eventbus.model.keep import KeepGiven
 from eventbus.model.names import check_correlation_id, shown
 from eventbus.model.retry import Retry
 
-__all__ = [
-    "EmitKeywords",
-    "EmitOptions",
-    "HandlerKeywords",
-    "ProviderKeywords",
-    "RegistrationKeywords",
-    "check_options",
-    "check_priority",
-    "emit_options",
-]
-
 
 class ProviderKeywords(TypedDict, total=False):
     """The keyword settings of `EventProvider`; `Settings` documents each of them."""

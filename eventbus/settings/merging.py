@@ -16,8 +16,6 @@ from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.names import shown
 from eventbus.settings.keywords import EmitOptions
 
-__all__ = ["Merging", "option_beside", "option_of_key", "read_merging"]
-
 
 class Merging(msgspec.Struct, frozen=True):
     """How an emission meets the jobs of its key. Times are in ms."""

@@ -20,8 +20,6 @@ from eventbus.model.names import shown
 from eventbus.model.retry import Retry
 from eventbus.model.windows import read_windows
 
-__all__ = ["READERS", "VARIABLES", "refused"]
-
 _MAX_BYTES = 512 * 1024 * 1024  # the longest string a server holds
 _FLAGS: dict[str, object] = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),

@@ -29,8 +29,6 @@ from eventbus.model.url_redaction import EMBEDDED, redact
 from eventbus.model.windows import Windows
 from eventbus.settings.readers import READERS, VARIABLES
 
-__all__ = ["DEFAULT_URL", "Settings"]
-
 DEFAULT_URL = "embedded:./.eventbus"
 """The URL of a provider that got none: an embedded server with its data in this directory."""
 

@@ -15,8 +15,6 @@ from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.names import shown
 from eventbus.settings.keywords import EmitOptions
 
-__all__ = ["keep_text", "read_due", "read_ttl"]
-
 
 def read_due(options: EmitOptions) -> tuple[int | str, int | str, float]:
     """Return the delay in ms, the absolute due time in Unix ms, and the seconds until the job is due.

@@ -15,8 +15,6 @@ import re
 from eventbus.model.windows import LONGEST_HOURS, LONGEST_MINUTES
 from eventbus.telemetry.change import SHOWN_BYTES
 
-__all__ = ["write_bounds"]
-
 CALL_ROWS = 200
 """Rows of one call that cost the server little each: jobs, settles, appends, queues that are read.
 

@@ -29,8 +29,6 @@ from eventbus.store.connection.channel import Channel
 from eventbus.store.store import Store
 from eventbus.telemetry.change import CHANGE_KINDS, Change
 
-__all__ = ["ALL", "ChangeStream"]
-
 ALL = "*"
 """The scope of all queues."""
 

@@ -26,8 +26,6 @@ from eventbus.store.keys import Keys
 from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.store.store import OLDEST, SHARD
 
-__all__ = ["TRIED", "VIEWING", "Checkup", "Finding"]
-
 _ANSWER_WITHIN = 5.0
 _LOOK_WITHIN = 20.0
 _NAMED = 8

@@ -15,8 +15,6 @@ from __future__ import annotations
 import hashlib
 from urllib.parse import quote
 
-__all__ = ["EDITION", "EVENT_KEY", "KINDS", "TIME_DIGITS", "Keys", "escape", "key_digest", "payload_digest"]
-
 EDITION = 2
 """The edition of the store: the shape of its keys and records. It is part of every key."""
 

@@ -16,8 +16,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-__all__ = ["is_number", "number", "number_in", "readable"]
-
 _WHOLE = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]*)?", re.ASCII)
 
 

@@ -28,8 +28,6 @@ from eventbus.store.connection.channel import Channel
 from eventbus.store.scripting.script_rows import Outcome
 from eventbus.store.store import Store
 
-__all__ = ["ReplyStream"]
-
 _BLOCK_MS = 4000
 _LIFE = REPLIES_MS // 1000  # seconds; the stream of an emitter that died goes by itself
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["failed_saves", "parse_info"]
-
 _SAVES = (
     ("aof_last_write_status", "write of its append-only file"),
     ("rdb_last_bgsave_status", "snapshot"),

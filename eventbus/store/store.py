@@ -55,8 +55,6 @@ from eventbus.store.scripting.turn_rows import TurnAnswer
 from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["OLDEST", "SHARD", "Store"]
-
 SHARD = "0"
 """The name of the only shard."""
 

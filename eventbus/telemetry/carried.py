@@ -35,8 +35,6 @@ from eventbus.model.containment import contained
 from eventbus.model.redaction.hidden_values import HiddenTexts
 from eventbus.model.type_matching import is_untyped
 
-__all__ = ["Carried", "carry", "hide_in_carried", "rebuild"]
-
 _MOST = 16 * 1024
 """The most bytes of all arguments, and of all attributes."""
 _DEEPEST = 20

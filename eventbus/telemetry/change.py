@@ -8,8 +8,6 @@ import msgspec
 
 from eventbus.model.states import JobState
 
-__all__ = ["CHANGE_KINDS", "SHOWN_BYTES", "Change", "ChangeKind", "clip", "shorten"]
-
 SHOWN_BYTES = 200
 """The bytes of a text in a change; the server cuts those that it tells by the same bound."""
 

@@ -27,8 +27,6 @@ from eventbus.telemetry.failure import (
     mark_recorded,
 )
 
-__all__ = ["ends_attempts", "leaves_of", "mark_leaves"]
-
 _LEAVES = "__eventbus_leaves__"
 
 

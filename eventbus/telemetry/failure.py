@@ -34,19 +34,6 @@ from eventbus.telemetry.carried import Carried, carry, hide_in_carried, rebuild
 from eventbus.telemetry.logging import Logger
 from eventbus.telemetry.tracebacks import short_traceback
 
-__all__ = [
-    "Failure",
-    "carry_hidden",
-    "describe",
-    "describe_odd",
-    "hidden_of",
-    "hide_in_record",
-    "log_failure",
-    "read_failure",
-    "revive",
-    "without",
-]
-
 _OWN = "__eventbus_own__"
 _HIDDEN = "__eventbus_hidden__"
 _RECORDED = "__eventbus_recorded__"

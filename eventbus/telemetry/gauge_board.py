@@ -15,8 +15,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["GaugeBoard", "Row", "boards", "read_rows"]
-
 Row: TypeAlias = tuple[float, Mapping[str, str | int]]
 """A value and its attributes."""
 

@@ -13,8 +13,6 @@ import msgspec
 
 from eventbus.telemetry.failure import Failure
 
-__all__ = ["FailureOutcome", "JobFailure", "outcome_of"]
-
 FailureOutcome: TypeAlias = Literal["failed", "stalled", "expired", "timeout"]
 
 

@@ -29,8 +29,6 @@ from eventbus.model.names import shown
 from eventbus.telemetry.change import Change, ChangeKind
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Listener", "Listeners", "Teller", "check_listened", "check_listener"]
-
 Listener: TypeAlias = Callable[[Change], object]
 """A function, or an async function, of one change."""
 

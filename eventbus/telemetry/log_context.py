@@ -16,21 +16,6 @@ from typing import Any
 
 from structlog.contextvars import bind_contextvars
 
-__all__ = [
-    "ATTEMPT",
-    "CORRELATION_ID",
-    "EVENT_NAME",
-    "GROUP",
-    "JOB_ID",
-    "SPAN_ID",
-    "TRACE_ID",
-    "fact",
-    "forget_facts",
-    "set_facts",
-    "trace_facts",
-    "with_facts",
-]
-
 _ABSENT: Any = ...
 """The value by which structlog marks a variable that is not set."""
 

@@ -8,8 +8,6 @@ import logging
 
 from structlog.contextvars import get_contextvars
 
-__all__ = ["JobLogFilter"]
-
 _FACTS = (
     "event_name",
     "workflow",

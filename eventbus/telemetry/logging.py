@@ -13,8 +13,6 @@ from typing import Any, cast
 
 import structlog
 
-__all__ = ["Logger", "get_logger"]
-
 Logger = structlog.typing.FilteringBoundLogger
 
 _FROM_INFO = structlog.make_filtering_bound_logger(logging.INFO)

@@ -29,20 +29,6 @@ from eventbus.telemetry.gauge_board import read_rows
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
-__all__ = [
-    "METRICS",
-    "OTHER",
-    "QUEUE_GAUGES",
-    "TALLIED",
-    "Bounded",
-    "Instruments",
-    "Metric",
-    "Tally",
-    "few_errors",
-    "few_events",
-    "instruments",
-]
-
 # In the order in which the conventions list them.
 _CLIENT = ("messaging.operation.name", "messaging.operation.type", "messaging.system", "error.type")
 _QUEUE = ("messaging.destination.name", "messaging.consumer.group.name", "eventbus.queue")

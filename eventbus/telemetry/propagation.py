@@ -15,8 +15,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["NOTHING", "Ambient", "current", "enter", "job_around", "with_meta"]
-
 
 class Ambient(msgspec.Struct, frozen=True, gc=False):
     """The facts that emissions inherit from the code around them. Empty text means absent."""

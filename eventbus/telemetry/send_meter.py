@@ -16,8 +16,6 @@ from eventbus.telemetry.failure import type_name
 from eventbus.telemetry.metrics import few_errors, few_events, instruments
 from eventbus.telemetry.server_address import server_attributes
 
-__all__ = ["SendMeter", "note_turn"]
-
 
 class _Sent(Protocol):
     """An emission, as far as it is counted."""

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 from eventbus.model.url_redaction import redact
 
-__all__ = ["server_attributes"]
-
 _PORT = 6379  # of a URL that names none
 
 

@@ -36,21 +36,6 @@ from eventbus.telemetry.propagation import NOTHING, Ambient, enter
 from eventbus.telemetry.server_address import server_attributes
 from eventbus.telemetry.tracebacks import whole_traceback
 
-__all__ = [
-    "attach_baggage",
-    "attach_context",
-    "baggage_around",
-    "begin_apart",
-    "creation_links",
-    "error_noted",
-    "message_attributes",
-    "receive_span",
-    "send_context",
-    "trace_id_of",
-    "traceparent_of",
-    "tracer",
-]
-
 _log = get_logger("eventbus.provider")
 
 _propagator = TraceContextTextMapPropagator()

@@ -31,8 +31,6 @@ from eventbus import errors
 from eventbus.errors import PayloadError
 from eventbus.model.containment import as_exception, members_of
 
-__all__ = ["hide_frames", "short_stack", "short_traceback", "whole_traceback"]
-
 _MOST = 1000
 """Members of a group, each as often as it is in there, whose tracebacks are told."""
 _hidden: set[str] = set()

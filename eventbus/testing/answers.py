@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Answer", "Answerable", "FlowToSignal", "FlowToTrigger"]
-
 T_contra = TypeVar("T_contra", contravariant=True)
 
 

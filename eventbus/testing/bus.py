@@ -62,8 +62,6 @@ from eventbus.testing.standstill import TimeStandsStill, describe_jobs, describe
 from eventbus.testing.thread_processes import HeldProcesses, ThreadProcesses
 from eventbus.testing.virtual_time import VirtualTime
 
-__all__ = ["Drained", "Fake", "Run", "TestBus", "TimeStandsStill", "seeds_used"]
-
 P = TypeVar("P")
 R = TypeVar("R")
 T = TypeVar("T")

@@ -21,8 +21,6 @@ from typing import Any, ClassVar
 from eventbus.provider import EventProvider
 from eventbus.testing.bus import TestBus
 
-__all__ = ["EventBusTestCase"]
-
 
 class EventBusTestCase(unittest.IsolatedAsyncioTestCase):
     """Enters a TestBus around each test.

@@ -13,8 +13,6 @@ from eventbus.engine.job import Job, Settle
 from eventbus.model import chance, clock
 from eventbus.model.message import encode_bare
 
-__all__ = ["run_alone"]
-
 
 async def run_alone(consumer: Consumer, route: Route, data: bytes) -> str:
     """Run a handler on a payload in JSON until it completes or fails for good; return its result in JSON.

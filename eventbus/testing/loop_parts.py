@@ -23,9 +23,6 @@ from anyio._core._eventloop import get_async_backend
 
 from eventbus.errors import UsageError
 
-__all__ = ["LoopParts", "context_of", "make_handle", "make_timer", "waits_for"]
-
-
 _RUN_SYNC = "run_sync_in_worker_thread"
 _RESOLUTION = 1e-6
 """Seconds. The loop fires a timer if its moment is less than this ahead. Its own 1e-9 is lost in the digits

@@ -37,8 +37,6 @@ from eventbus.testing.nodes import NODE, Node, is_dead
 from eventbus.testing.server import TestServer
 from eventbus.testing.virtual_time import VirtualTime
 
-__all__ = ["SCHEME", "Network", "VirtualConnector", "VirtualWire"]
-
 SCHEME = "virtual"
 _ADDRESS = "the virtual server"
 

@@ -26,8 +26,6 @@ from eventbus.telemetry.gauge_board import boards
 if TYPE_CHECKING:
     from eventbus.testing.loop_parts import LoopParts
 
-__all__ = ["NODE", "Node", "is_dead"]
-
 
 class Connection(Protocol):
     """What ends with its node."""

@@ -16,17 +16,6 @@ from eventbus.model.durations import Duration, seconds
 from eventbus.model.names import shown
 from eventbus.settings.keywords import EmitOptions
 
-__all__ = [
-    "EmissionRecord",
-    "EmittedPayloads",
-    "Run",
-    "Where",
-    "copy_of",
-    "delay_of",
-    "describe_misses",
-    "find_emission",
-]
-
 P = TypeVar("P")
 
 Where: TypeAlias = Callable[[P], object] | Mapping[str, object]

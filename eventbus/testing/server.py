@@ -16,8 +16,6 @@ from eventbus.errors import EventBusError, UsageError
 from eventbus.store.connection.wire import Refusal
 from eventbus.store.embedded.server import EmbeddedServer
 
-__all__ = ["TestServer"]
-
 _NOTHING = object()
 _URL = "EVENTBUS_TEST_URL"
 _NAME = "eventbus-test-kit"

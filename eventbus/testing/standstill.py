@@ -13,8 +13,6 @@ from eventbus.errors import EventBusError
 from eventbus.model.states import JobState
 from eventbus.provider import EventProvider
 
-__all__ = ["TimeStandsStill", "describe_jobs", "describe_task", "is_of_library"]
-
 _MOST_JOBS = 5
 _STATES: Final[Sequence[JobState]] = ("waiting", "parked", "active", "delayed", "waiting-children")
 _PATIENCE = "5s"

@@ -22,8 +22,6 @@ from eventbus.runtime.process_channel import CALL, REPLY, Attending
 from eventbus.runtime.process_pool import ProcessPool
 from eventbus.testing.virtual_time import VirtualTime
 
-__all__ = ["HeldProcesses", "ThreadProcesses"]
-
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 _decode = msgspec.json.Decoder(Request).decode
 

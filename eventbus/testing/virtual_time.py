@@ -42,8 +42,6 @@ from eventbus.runtime.upkeep import Upkeep, upkeep
 from eventbus.testing.loop_parts import LoopParts, context_of, make_handle, make_timer
 from eventbus.testing.nodes import NODE, Node
 
-__all__ = ["VirtualTime"]
-
 _PATIENCE = 0.05
 """Real seconds in which a foreign socket may bring something before time moves."""
 _UPKEEP = 70.0

@@ -14,7 +14,7 @@ import msgspec
 from eventbus.lowlevel import Outcome
 from workflows import Workflow
 from workflows.definition.codecs import Codecs
-from workflows.definition.context import FlowFacts
+from workflows.definition.flow_tools import FlowFacts
 from workflows.execution.attempt import PATIENCE
 from workflows.execution.environment import Environment
 from workflows.execution.graph_entries import restore_graph

@@ -12,8 +12,6 @@ from eventbus.cli.toolkit import CommandError, ask_server, describe_unknown
 from workflows import WorkflowProvider
 from workflows.records.ids import flow_queue
 
-__all__ = ["FlowArgument", "JsonOption", "WorkflowOption", "ask_flows", "check_known_workflow"]
-
 T = TypeVar("T")
 
 FlowArgument = Annotated[str, typer.Argument(metavar="ID", help="The flow's id.")]

@@ -8,8 +8,6 @@ from eventbus import EventProvider
 from workflows import WorkflowProvider
 from workflows.cli.demo_flows import checkout
 
-__all__ = ["provider"]
-
 provider: EventProvider = EventProvider()
 
 _flows = WorkflowProvider(provider)

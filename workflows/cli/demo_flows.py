@@ -11,8 +11,6 @@ import msgspec
 from eventbus import EventBusError, EventProvider, Retry
 from workflows import StepContext, Workflow, WorkflowProvider
 
-__all__ = ["FlowDemo", "checkout", "demo"]
-
 _PAUSE = 3.0
 """Seconds between two flows."""
 

@@ -14,8 +14,6 @@ from workflows.graphs.folding import fold
 from workflows.graphs.graph import Graph
 from workflows.graphs.mermaid import mermaid
 
-__all__ = ["draw_graph"]
-
 
 def draw_graph(
     place: Annotated[

@@ -36,8 +36,6 @@ from workflows.functions.lint import lint
 from workflows.records.ids import workflow_of
 from workflows.registry import StepRegistry
 
-__all__ = ["check_flows", "export_flows", "registry_of"]
-
 _FILE_NAME = 200  # characters of an id in the name of its file
 
 

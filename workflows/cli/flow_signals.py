@@ -34,9 +34,6 @@ from workflows.records.ids import workflow_of
 from workflows.records.records import error_text
 from workflows.records.status import number_in
 
-__all__ = ["check_place", "list_waiting", "send_signal", "send_trigger"]
-
-
 _TRIGGER = "!"  # begins the names of triggers, as those of their signals
 
 

@@ -13,8 +13,6 @@ from eventbus.cli.toolkit import Listing, Row, json_text, moment, open_console, 
 from eventbus.lowlevel import FINAL_STATES
 from workflows import END, FlowReport, FlowSummary, FlowTree, MachineReport, StepReport
 
-__all__ = ["FLOWS", "print_tree"]
-
 _SHORT = 500
 """Characters of a value that are shown."""
 

@@ -26,8 +26,6 @@ from workflows.cli.following import follow_flow
 from workflows.cli.many_flows import cancel_all, retry_all
 from workflows.records.report import FlowState
 
-__all__ = ["app"]
-
 T = TypeVar("T")
 
 

@@ -26,8 +26,6 @@ from workflows.client.histories import FlowRecord, flows_within
 from workflows.client.open_waits import open_waits
 from workflows.records.entries import Entry
 
-__all__ = ["follow_flow"]
-
 _EVERY = 0.5
 """Seconds between two looks."""
 _WAITS = 3

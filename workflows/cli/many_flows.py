@@ -15,8 +15,6 @@ from eventbus.cli.toolkit import DryRunOption, UrlOption, YesOption, agree, say,
 from workflows import FlowsChange, WorkflowProvider
 from workflows.cli.asking import ask_flows, check_known_workflow
 
-__all__ = ["cancel_all", "retry_all"]
-
 _Workflow = Annotated[
     str | None, typer.Argument(metavar="[WORKFLOW]", help="Of this workflow; without one, of all.")
 ]

@@ -18,8 +18,6 @@ from workflows.functions.definition import Durable, DurableCodecs
 from workflows.machines.definition import MachineCodecs, MachineDefinition
 from workflows.registry import StepRegistry
 
-__all__ = ["AnyCodecs", "Definitions"]
-
 AnyCodecs: TypeAlias = Codecs | DurableCodecs | MachineCodecs
 
 

@@ -32,8 +32,6 @@ from workflows.records.graph_history import read_graph
 from workflows.records.ids import workflow_of
 from workflows.registry import StepRegistry
 
-__all__ = ["CheckedFlow", "Mismatch", "check_release"]
-
 Tell: TypeAlias = Callable[[str, str], None]
 """Called with what a flow has, and what the release has in its place."""
 

@@ -34,8 +34,6 @@ from workflows.records.records import FlowMessage, read_message_of
 from workflows.records.report import FlowPage, FlowSummary
 from workflows.records.status import is_seen_in, number_in, status_of
 
-__all__ = ["FlowLister", "step_of", "version_of"]
-
 _DONE = ("completed", "skipped")
 _AT_ONCE = 50  # flows that are read side by side
 _PARTS: tuple[tuple[str, ...], ...] = (("open",), FINAL_STATES, ("leaving",))

@@ -37,8 +37,6 @@ from workflows.records.ids import find_member, is_nested, list_name, parent_of, 
 from workflows.records.records import FlowMessage, encode_message, read_message_of
 from workflows.records.status import status_of
 
-__all__ = ["check_whole", "retry_flow"]
-
 _MOST_IDS = 2050
 """The server remembers no more, even of one byte each."""
 

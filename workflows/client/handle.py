@@ -18,8 +18,6 @@ from workflows.records.report import FlowReport, FlowStatus
 
 T = TypeVar("T")
 
-__all__ = ["FlowHandle", "FlowOutcomeDecoder"]
-
 O = TypeVar("O", covariant=True)  # noqa: E741, PLC0105  (output)
 
 

@@ -26,16 +26,6 @@ from workflows.records.ids import flow_queue, is_nested, workflow_of
 from workflows.records.records import FlowMessage, read_message_of
 from workflows.records.status import number_in
 
-__all__ = [
-    "NEWEST",
-    "FlowRecord",
-    "flows_within",
-    "histories_of",
-    "read_history",
-    "read_record",
-    "recorded_flows",
-]
-
 NEWEST = 100
 """How many ended flows of a workflow are read: the newest ones of each state, and as many nested ones."""
 

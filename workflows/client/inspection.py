@@ -48,8 +48,6 @@ from workflows.records.records import FlowMessage, error_text, read_message_of
 from workflows.records.report import FlowReport, FlowState, FlowStatus, FlowTree, RollbackReport, StepReport
 from workflows.records.status import is_seen_in, status_of
 
-__all__ = ["FlowInspector", "FlowLook"]
-
 _DONE = ("completed", "skipped")
 
 _NOT_SIGNALS = ("@", "!")

@@ -29,8 +29,6 @@ from workflows.records.ids import check_flow_id, flow_queue
 from workflows.records.report import FlowPage, FlowSummary, FlowTree, FlowVersion, FlowWait
 from workflows.registry import StepRegistry
 
-__all__ = ["FlowLooks"]
-
 _MOST = 500
 """How many flows one page looks at."""
 

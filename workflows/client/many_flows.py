@@ -29,8 +29,6 @@ from workflows.client.flow_retry import retry_flow
 from workflows.errors import FlowNotEnded
 from workflows.records.report import FlowState, FlowSummary
 
-__all__ = ["FlowsChange", "ManyFlows", "RetriedFlowState"]
-
 RetriedFlowState: TypeAlias = Literal["failed", "cancelled", "waiting"]
 
 _RETRIED = ("failed", "cancelled", "waiting")

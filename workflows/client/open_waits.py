@@ -14,8 +14,6 @@ from workflows.records.entries import Entry, entries_of_run
 from workflows.records.graph_history import read_graph
 from workflows.records.ids import member_id
 
-__all__ = ["open_waits"]
-
 
 async def open_waits(jobs: JobClient, flow: FlowRecord) -> Sequence[Entry]:
     """Return the entry of each wait and sleep of a flow that is open; of one that is being stopped none

@@ -18,8 +18,6 @@ from workflows.machines.definition import MachineDefinition
 from workflows.records.ids import check_step_name, check_workflow_name, flow_queue, steps_queue
 from workflows.registry import StepRegistry
 
-__all__ = ["FlowPauses"]
-
 
 class FlowPauses:
     """The part of a provider of workflows that pauses them and sets their limits."""

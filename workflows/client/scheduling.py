@@ -21,8 +21,6 @@ from workflows.machines.definition import MachineDefinition
 from workflows.records.ids import flow_queue
 from workflows.records.records import FlowMessage, encode_message, hidden_in
 
-__all__ = ["FlowSchedules"]
-
 I = TypeVar("I")  # noqa: E741  (input)
 
 

@@ -31,8 +31,6 @@ from workflows.records.ids import check_flow_id, workflow_of
 from workflows.records.records import read_message_of
 from workflows.registry import StepRegistry
 
-__all__ = ["SignalSender", "check_json"]
-
 _FindGraph: TypeAlias = Callable[..., Awaitable[Graph | None]]
 
 _MACHINE = "takes triggers and no signals; use trigger({name!r}, ...)"

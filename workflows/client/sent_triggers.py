@@ -14,9 +14,6 @@ from workflows.machines.transition import END
 from workflows.machines.triggers import MoveTo
 from workflows.records.ids import workflow_of
 
-__all__ = ["send_retry", "send_trigger_text"]
-
-
 _REFUSALS = {"ended": "the flow has ended", "stopping": "the flow is being cancelled or rolled back"}
 
 

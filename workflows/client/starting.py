@@ -18,8 +18,6 @@ from workflows.functions.definition import Durable
 from workflows.machines.definition import MachineDefinition
 from workflows.records.records import FlowMessage, hidden_in
 
-__all__ = ["check_flag", "meeting_of", "message_of", "not_started"]
-
 
 def not_started(error: EmitError, flow_id: str, *, is_keyed: bool) -> EmitError:
     """Return `error` with the remedy for a caller of flows: how to find out whether the flow was started."""

@@ -20,8 +20,6 @@ from eventbus import StoreCorrupt, UnknownJob
 from eventbus.lowlevel import Inspector, clock
 from workflows.records.report import FlowReport, nested_progress
 
-__all__ = ["with_progress"]
-
 _AT_A_TIME = 50
 
 

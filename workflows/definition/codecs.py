@@ -18,8 +18,6 @@ from workflows.errors import StepFailed
 from workflows.records.ids import item_name, split_item
 from workflows.records.records import StepRecord, revive_error
 
-__all__ = ["MAX_VALUE", "Codecs", "FlowCodecs", "flow_codecs"]
-
 MAX_VALUE = 1024 * 1024
 """The default limit of an input, output or result, in bytes."""
 

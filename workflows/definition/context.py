@@ -47,24 +47,6 @@ from workflows.definition.outline import StepOutline
 from workflows.errors import ResultNotLoaded, StepFailed, StepSkipped
 from workflows.records.records import StepRecord, revive_error
 
-__all__ = [
-    "FlowData",
-    "FlowFacts",
-    "FlowTools",
-    "StepContext",
-    "StepEmission",
-    "StepLoad",
-    "attempt_of",
-    "codecs_of",
-    "data_of",
-    "keeping_lines_in",
-    "loaded_of",
-    "log_facts",
-    "middleware_of",
-    "remote_of",
-    "without_results",
-]
-
 I = TypeVar("I")  # noqa: E741  (input, beside O and R)
 P = TypeVar("P")
 R = TypeVar("R")

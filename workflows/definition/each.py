@@ -23,17 +23,15 @@ from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, PayloadError, Retry
 from eventbus.lowlevel import Duration, check_options, shown
-from workflows.definition.checks.options import check_concurrency
+from workflows.definition.checks.options import OnFailure, check_concurrency
 from workflows.definition.checks.signature import accepts, check_context, check_function, taken_by, told
 from workflows.definition.context import StepContext, codecs_of
-from workflows.definition.keywords import EachKeywords, OnFailure
+from workflows.definition.keywords import EachKeywords
 from workflows.definition.step import RollbackDecorator, Step
 from workflows.definition.step_graph import After, StepGraph
 from workflows.errors import StepFailed
 from workflows.records.ids import item_name
 from workflows.records.records import StepRecord
-
-__all__ = ["MOST_ITEMS", "EachStep", "EachSteps", "join_results", "make_item", "read_items"]
 
 I = TypeVar("I")  # noqa: E741  (input)
 R = TypeVar("R")

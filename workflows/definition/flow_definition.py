@@ -11,18 +11,6 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 from eventbus import DefinitionError, Keep, Limit
 from eventbus.lowlevel import shown
 
-__all__ = [
-    "AnyDefinition",
-    "AnyWorkflow",
-    "FlowDefinition",
-    "FlowKind",
-    "MachineClass",
-    "definition_in",
-    "definition_of",
-    "kind_of",
-    "most_of_input",
-]
-
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
 

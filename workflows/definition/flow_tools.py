@@ -18,18 +18,6 @@ from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.outline import StepOutline
 from workflows.records.records import StepRecord
 
-__all__ = [
-    "CallSync",
-    "Done",
-    "FlowData",
-    "FlowFacts",
-    "FlowTools",
-    "RemoteSteps",
-    "StepEmission",
-    "StepLoad",
-    "ThreadLoad",
-]
-
 R = TypeVar("R")
 T = TypeVar("T")
 

@@ -26,8 +26,6 @@ from workflows.definition.checks.signature import (
 from workflows.definition.context import StepContext
 from workflows.definition.outline import Hook, HookName
 
-__all__ = ["NOTHING", "StepHooks", "check_hook", "check_output", "make_hook"]
-
 NOTHING: Any = None
 """The argument that a hook's decorator gets if it is written with parentheses."""
 

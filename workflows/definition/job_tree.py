@@ -18,8 +18,6 @@ from workflows.definition.workflow import Workflow
 from workflows.records.ids import flow_queue, member_id, steps_queue, workflow_of
 from workflows.records.records import FlowMessage, encode_message, hidden_in
 
-__all__ = ["child_job", "last_members", "members_of", "nested_message", "nested_root", "tree_of"]
-
 
 def tree_of(
     workflow: Workflow[Any, Any] | None,

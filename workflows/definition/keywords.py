@@ -14,15 +14,6 @@ from eventbus.lowlevel import Duration, KeepGiven
 from workflows.definition.checks.options import OnFailure
 from workflows.definition.context import StepContext
 
-__all__ = [
-    "EachKeywords",
-    "PauseKeywords",
-    "PipelineKeywords",
-    "StartKeywords",
-    "StepKeywords",
-    "WorkflowKeywords",
-]
-
 I = TypeVar("I")  # noqa: E741  (the input of the workflow)
 
 

@@ -8,8 +8,6 @@ from eventbus import PayloadError
 from eventbus.lowlevel import Codec
 from workflows.definition.codecs import MAX_VALUE
 
-__all__ = ["MessageType"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from typing import Any, Literal, TypeAlias, cast
 from eventbus import CallNext, UsageError
 from eventbus.lowlevel import Logger, chain, get_logger, trace_facts, trace_id_of
 
-__all__ = ["AttemptContext", "AttemptKind", "FlowMiddleware", "through"]
-
 AttemptKind: TypeAlias = Literal["step", "task", "rollback", "completed", "failed"]
 """What runs: a step of a workflow, a task of a durable function, a rollback, or one of the hooks."""
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from workflows.definition.flow_definition import AnyDefinition
     from workflows.definition.step import Step
 
-__all__ = ["check_depth", "check_ends", "start_id"]
-
 _RUN = 999  # ids must leave room for this run number: a flow that is retried by hand counts its runs up
 
 

@@ -12,8 +12,6 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeV
 from workflows.definition.checks.signature import result_of
 from workflows.definition.plan import FlowPlan
 
-__all__ = ["GraphOutline", "Hook", "HookName", "StepOutline"]
-
 R = TypeVar("R")
 
 HookName: TypeAlias = Literal["completed", "failed", "before_each", "after_each", "on_error", "data"]

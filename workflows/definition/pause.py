@@ -13,8 +13,6 @@ from eventbus.lowlevel import Duration, mark_own, seconds
 from workflows.definition.checks.declared_errors import mark_last
 from workflows.definition.signal import Signal
 
-__all__ = ["Pause", "late", "sleep_for", "wait_for"]
-
 
 class Pause(msgspec.Struct, frozen=True):
     """A sleep of `length` seconds, or a wait for `signal` of at most `length` seconds (None: without

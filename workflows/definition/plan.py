@@ -18,8 +18,6 @@ from typing import NamedTuple, Protocol
 from eventbus import DefinitionError
 from eventbus.lowlevel import shown
 
-__all__ = ["Before", "FlowBuilder", "FlowPlan", "PlanStep", "build", "listed"]
-
 
 class _HasAfter(Protocol):
     @property

@@ -15,8 +15,6 @@ from eventbus import DefinitionError
 from eventbus.lowlevel import shown
 from workflows.definition.message_type import MessageType
 
-__all__ = ["Signal", "check_known", "signal_by"]
-
 T = TypeVar("T")
 ST = TypeVar("ST")
 

@@ -41,15 +41,6 @@ from workflows.definition.outline import StepOutline
 from workflows.definition.pause import Pause
 from workflows.records.ids import check_step_name
 
-__all__ = [
-    "AsyncStep",
-    "RollbackDecorator",
-    "Step",
-    "SyncStep",
-    "make_step",
-    "step",
-]
-
 I = TypeVar("I")  # noqa: E741  (the input of the workflow)
 R = TypeVar("R")
 T = TypeVar("T")

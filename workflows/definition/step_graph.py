@@ -34,8 +34,6 @@ from workflows.definition.plan import FlowPlan, build, listed
 from workflows.definition.signal import Signal
 from workflows.definition.step import AsyncStep, Step, SyncStep, make_step
 
-__all__ = ["After", "FlowSteps", "PauseSteps", "StepDecorator", "StepGraph"]
-
 I = TypeVar("I")  # noqa: E741  (input)
 R = TypeVar("R")
 

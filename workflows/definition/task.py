@@ -42,21 +42,6 @@ from workflows.definition.flow_tools import CallSync
 from workflows.definition.task_context import TaskContext, running_code
 from workflows.records.ids import check_step_name
 
-__all__ = [
-    "AsyncTask",
-    "SyncTask",
-    "Task",
-    "TaskDecorator",
-    "as_task",
-    "call_task",
-    "check_rule",
-    "check_tasks",
-    "find_task",
-    "known_tasks",
-    "named_in",
-    "task",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")

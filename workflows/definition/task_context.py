@@ -12,8 +12,6 @@ from eventbus import UsageError
 from eventbus.lowlevel import Attempt, Stopping, read_saved, running_loop, saved_text
 from workflows.definition.flow_tools import Done, StepLoad, ThreadLoad
 
-__all__ = ["TaskContext", "Wait", "running_code", "set_step_key", "set_task", "step_key", "task_context"]
-
 S = TypeVar("S")
 D = TypeVar("D")
 

@@ -12,8 +12,6 @@ from eventbus import DefinitionError, Keep
 from eventbus.lowlevel import Codec, check_keep, is_untyped, shown
 from workflows.definition.step import Step
 
-__all__ = ["check_kept", "check_types", "check_version"]
-
 _VERSION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.+-]{0,63}")
 
 

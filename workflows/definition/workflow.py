@@ -43,8 +43,6 @@ from workflows.definition.step_graph import After, FlowSteps, PauseSteps, StepDe
 from workflows.definition.type_checks import check_kept, check_types, check_version
 from workflows.records.ids import check_workflow_name, steps_queue
 
-__all__ = ["Workflow"]
-
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
 R = TypeVar("R")

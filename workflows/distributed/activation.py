@@ -21,8 +21,6 @@ from eventbus.lowlevel import Job, JobClient, Settle, Signal, suspend
 from workflows.execution.surroundings import FlowClock, FlowStops, LeaseLost
 from workflows.records.entries import Entry, encode_entries, read_entries
 
-__all__ = ["Activation", "read_journal"]
-
 _PAGE = 500
 _MOST = 1000  # entries of one append
 

@@ -30,8 +30,6 @@ from workflows.distributed.activation import Activation
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.surroundings import FlowStops, LeaseLost
 
-__all__ = ["ChildJobs"]
-
 _SOON, _EVERY = 0.005, 0.5
 """Seconds until the first question after the ends of children, and the most between two of them, while other
 work goes on here. Each question without news doubles them."""

@@ -20,8 +20,6 @@ from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.records.ids import flow_queue, split_queue, steps_queue
 from workflows.registry import StepRegistry
 
-__all__ = ["FlowExtension"]
-
 
 class FlowExtension:
     """Makes the consumers for the workflows of a registry; implements `eventbus.lowlevel.Extension`, and for

@@ -51,8 +51,6 @@ from workflows.records.failures import describe_failed_flow
 from workflows.records.ids import flow_queue
 from workflows.records.records import FlowMessage, is_declared, read_flow_failure
 
-__all__ = ["ActiveFlow", "FlowConsumer", "FlowDriver"]
-
 _log = get_logger("workflows")
 
 _KEY_TTL_MS = 7 * 86_400_000  # idempotency keys of flows are kept for at least a week

@@ -12,8 +12,6 @@ from __future__ import annotations
 from eventbus.lowlevel import Metric, Settle, instruments
 from workflows.records.records import FlowFailure
 
-__all__ = ["FLOWS_ENDED", "note_completed", "note_stopped"]
-
 FLOWS_ENDED = Metric(
     "workflows.flow.ended",
     "counter",

@@ -43,8 +43,6 @@ from workflows.records.graph_history import GraphHistory, read_graph
 from workflows.records.ids import flow_queue, parse_member
 from workflows.records.records import FlowMessage, decode_message, is_declared, read_flow
 
-__all__ = ["GraphDriver"]
-
 _log = get_logger("workflows")
 
 _FAILED = "failed"

@@ -40,8 +40,8 @@ from eventbus.lowlevel import (
     trace_facts,
     trace_id_of,
 )
-from workflows.definition.context import FlowFacts, StepContext
-from workflows.definition.flow_tools import CallSync
+from workflows.definition.context import StepContext
+from workflows.definition.flow_tools import CallSync, FlowFacts
 from workflows.definition.job_tree import child_job
 from workflows.definition.step import Step
 from workflows.distributed.activation import Activation
@@ -63,8 +63,6 @@ from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory
 from workflows.records.ids import split_item
 from workflows.records.records import StepRecord, is_declared
-
-__all__ = ["LocalGraph"]
 
 _log = get_logger("workflows.step")
 

@@ -15,8 +15,6 @@ from workflows.distributed.worker_runtime import Flow
 from workflows.execution.apart_steps import input_of
 from workflows.records.records import FlowMessage
 
-__all__ = ["effective_timeout", "flow_root", "make_nested"]
-
 
 async def make_nested(
     flow: Flow,

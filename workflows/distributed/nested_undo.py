@@ -28,8 +28,6 @@ from workflows.records.graph_history import read_graph
 from workflows.records.ids import workflow_of
 from workflows.records.records import FlowMessage, read_message_of
 
-__all__ = ["add_nested"]
-
 
 async def add_nested(
     runtime: WorkerRuntime, plan: UndoPlan, flow_id: str, state: str, text: str, path: str

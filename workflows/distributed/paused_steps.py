@@ -29,8 +29,6 @@ from eventbus.lowlevel import JobClient, clock
 from workflows.definition.step import Step
 from workflows.records.ids import is_shelf, split_item, split_queue
 
-__all__ = ["FRESH", "PausedSteps", "may_pause"]
-
 FRESH = 1.0
 """Seconds for which a worker relies on an answer."""
 

@@ -25,8 +25,6 @@ from workflows.machines.definition import MachineDefinition
 from workflows.machines.transition import END, Transition
 from workflows.registry import StepRegistry
 
-__all__ = ["find_target", "list_targets", "steering"]
-
 
 def steering(around: Around) -> FlowMiddleware:
     """Return the middleware of flows that calls `around`."""

@@ -81,8 +81,6 @@ from workflows.records.records import (
     revive_flow,
 )
 
-__all__ = ["StepConsumer", "facts_of", "read_message", "step_queues"]
-
 _log = get_logger("workflows.step")
 
 

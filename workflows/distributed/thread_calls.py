@@ -16,8 +16,6 @@ import anyio
 from eventbus.lowlevel import ThreadPool
 from workflows.execution.attempt import PATIENCE, StillRuns
 
-__all__ = ["call_in_thread"]
-
 
 async def call_in_thread(threads: ThreadPool, call: Callable[[], Any]) -> Any:
     """Run a plain function in one of `threads`.

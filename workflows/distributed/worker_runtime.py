@@ -36,7 +36,8 @@ from eventbus.lowlevel import (
     tracer,
 )
 from workflows.definition.codecs import Codecs
-from workflows.definition.context import FlowFacts, StepContext
+from workflows.definition.context import StepContext
+from workflows.definition.flow_tools import FlowFacts
 from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.plan import Before
 from workflows.definition.step import Step
@@ -56,8 +57,6 @@ from workflows.records.graph_history import read_graph, record_of
 from workflows.records.ids import member_id, split_item
 from workflows.records.records import FlowMessage, StepRecord, encode_step, read_message_of, read_step
 from workflows.registry import StepRegistry
-
-__all__ = ["AWAY_MS", "AddNested", "Flow", "ServerAway", "WorkerRuntime", "needing_server"]
 
 T = TypeVar("T")
 

@@ -36,8 +36,6 @@ from workflows.records.entries import Entry
 from workflows.records.ids import split_item
 from workflows.records.records import StepRecord, read_step
 
-__all__ = ["ApartSteps", "record_of_child"]
-
 _MANY = 20
 """With more open children than this the flow stays here as long as they end one after the other: each wait
 has its price.

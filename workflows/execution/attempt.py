@@ -29,8 +29,6 @@ import msgspec
 
 from eventbus.lowlevel import clock, get_logger, mark_own, original
 
-__all__ = ["PATIENCE", "AttemptRun", "Ended", "StillRuns", "begin_task", "let_go", "outlast", "wait_ended"]
-
 R = TypeVar("R")
 
 PATIENCE = 1.0

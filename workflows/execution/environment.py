@@ -17,8 +17,6 @@ from workflows.definition.middleware import FlowMiddleware
 from workflows.execution.attempt import StillRuns
 from workflows.records.records import StepRecord
 
-__all__ = ["Environment", "InlineTools", "in_thread", "is_in_loop"]
-
 T = TypeVar("T")
 
 

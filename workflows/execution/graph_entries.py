@@ -18,8 +18,6 @@ from workflows.records.entries import Entry, chosen_id
 from workflows.records.graph_history import GraphHistory, StepHistory, record_of
 from workflows.records.records import error_text, stalls_in
 
-__all__ = ["entry_of", "misfit", "restore_graph"]
-
 
 def restore_graph(
     workflow: Workflow[Any, Any], history: GraphHistory, kept: Collection[str], now_ms: int

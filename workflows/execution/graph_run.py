@@ -53,8 +53,6 @@ from workflows.execution.surroundings import FlowStops
 from workflows.records.entries import Entry
 from workflows.records.records import StepRecord
 
-__all__ = ["GraphRun"]
-
 _PAUSED = 5.0
 """Seconds after which a flow asks again for a step that was paused between two attempts."""
 

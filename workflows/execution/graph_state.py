@@ -14,8 +14,6 @@ from workflows.execution.step_run import StepRun
 from workflows.records.ids import split_item
 from workflows.records.records import StepRecord
 
-__all__ = ["GraphState"]
-
 
 class GraphState:
     """The steps of one run of a flow. Do not change its attributes from elsewhere than the run."""

@@ -14,16 +14,14 @@ from typing import Any, Protocol
 import msgspec
 
 from eventbus.lowlevel import Attempt, AttemptHost, Job, Outcome
-from workflows.definition.context import FlowFacts, StepContext
+from workflows.definition.context import StepContext
 from workflows.definition.flow_definition import AnyDefinition
-from workflows.definition.flow_tools import CallSync
+from workflows.definition.flow_tools import CallSync, FlowFacts
 from workflows.definition.step import Step
 from workflows.execution.slots import FlowSlots
 from workflows.execution.step_run import StepRun
 from workflows.execution.surroundings import Recorder
 from workflows.records.records import StepRecord
-
-__all__ = ["GraphChildren", "GraphRecorder", "GraphSurroundings", "StepChild"]
 
 
 class StepChild(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,6 @@ from workflows.errors import FlowError
 from workflows.execution.attempt import AttemptRun
 from workflows.execution.step_runner import call
 
-__all__ = ["run_completed", "run_failed"]
-
 _log = get_logger("workflows")
 
 

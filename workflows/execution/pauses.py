@@ -14,8 +14,6 @@ from typing import Protocol, TypeVar
 
 from eventbus.lowlevel import Signal
 
-__all__ = ["Pauses", "Sleeper"]
-
 T = TypeVar("T")
 
 

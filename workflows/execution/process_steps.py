@@ -33,14 +33,13 @@ from eventbus.lowlevel import (
     with_facts,
 )
 from workflows.definition.codecs import Codecs
-from workflows.definition.context import FlowData, FlowFacts, StepContext, codecs_of, loaded_of, log_facts
+from workflows.definition.context import StepContext, codecs_of, loaded_of, log_facts
+from workflows.definition.flow_tools import FlowData, FlowFacts
 from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.outline import GraphOutline, StepOutline
 from workflows.definition.plan import Before
 from workflows.definition.workflow import Workflow
 from workflows.records.records import StepRecord, decode_step, encode_step
-
-__all__ = ["PooledSteps", "check_known", "run_here"]
 
 T = TypeVar("T")
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["AttemptProgress", "ProgressNotes"]
-
 
 class ProgressNotes:
     """The newest progress of each active step of one flow."""

@@ -35,18 +35,6 @@ from workflows.execution.stop import Stop
 from workflows.records.indeterminate import unknown_text
 from workflows.records.records import StepRecord, describe_flow, read_flow_failure
 
-__all__ = [
-    "AddInner",
-    "RollbackResult",
-    "Saga",
-    "Undo",
-    "UndoPlan",
-    "Undoable",
-    "UnknownHere",
-    "failures_of",
-    "plan_graph",
-]
-
 _log = get_logger("workflows")
 
 RollbackResult: TypeAlias = tuple[str, str]

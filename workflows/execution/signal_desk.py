@@ -16,12 +16,10 @@ import msgspec
 
 from eventbus import PayloadError
 from eventbus.lowlevel import Signal, describe, get_logger, hidden_around, note_around
-from workflows.definition.context import FlowFacts
+from workflows.definition.flow_tools import FlowFacts
 from workflows.execution.graph_surroundings import GraphRecorder
 from workflows.execution.step_run import StepRun
 from workflows.records.entries import Entry, chosen_id
-
-__all__ = ["SignalDesk", "refusal_of"]
 
 _log = get_logger("workflows")
 

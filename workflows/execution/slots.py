@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 
 from eventbus.lowlevel import Places
 
-__all__ = ["FlowSlots", "enter_all", "leave_all", "wait_all"]
-
 
 class FlowSlots:
     """Places as the steps of one flow see them."""

@@ -17,8 +17,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from eventbus.lowlevel import Ambient, message_attributes, receive_span, traceparent_of, tracer
 
-__all__ = ["flow_attributes", "start_context", "traceparent_around", "work_span"]
-
 _propagator = TraceContextTextMapPropagator()
 
 

@@ -28,8 +28,6 @@ from eventbus.lowlevel import Attempt, AttemptHost, Job, Stopping
 from workflows.execution.attempt import AttemptRun
 from workflows.execution.progress_notes import AttemptProgress
 
-__all__ = ["MemoryHost", "StepAttempt", "cleared"]
-
 _SAVED = "saved/"
 
 

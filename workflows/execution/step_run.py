@@ -25,8 +25,6 @@ from workflows.records.report import StepReport, StepState
 if TYPE_CHECKING:
     from workflows.execution.attempt import AttemptRun
 
-__all__ = ["Items", "StepRun", "begin_items"]
-
 
 class StepRun:
     """A step of one flow. `attempts` counts the attempts that ended in an error."""

@@ -53,8 +53,6 @@ from workflows.definition.workflow import Workflow
 from workflows.execution.environment import in_thread
 from workflows.records.records import StepRecord
 
-__all__ = ["ask", "call", "decide", "is_wanted", "judge", "rule_of", "run_step"]
-
 
 class Answering(Protocol):
     """A workflow of any kind, as far as it says which errors are answers."""

@@ -6,8 +6,6 @@ import msgspec
 
 from workflows.records.records import Cause
 
-__all__ = ["Stop"]
-
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why a flow stops. `is_cut` tells to cancel active steps instead of letting them finish."""

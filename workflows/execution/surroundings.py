@@ -36,19 +36,6 @@ if TYPE_CHECKING:
     from workflows.definition.flow_definition import AnyDefinition
     from workflows.definition.task import Task
 
-__all__ = [
-    "Child",
-    "Children",
-    "FlowStops",
-    "LeaseLost",
-    "NoChildren",
-    "PoolSlots",
-    "Pools",
-    "Recorder",
-    "Surroundings",
-    "Tools",
-]
-
 
 class FlowStops(Passing):
     """The entries are recorded, but the flow is being stopped, so nothing that follows is wanted."""

@@ -44,8 +44,6 @@ from workflows.functions.origin import Origin, note_got, set_origin
 from workflows.records.entries import Entry
 from workflows.records.records import revive_error
 
-__all__ = ["Call", "CodeRun", "Mark", "Part", "Scope", "TimedCall"]
-
 C = TypeVar("C", bound="Call[Any]")
 R = TypeVar("R")
 

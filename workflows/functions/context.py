@@ -45,8 +45,6 @@ from workflows.functions.history import family_of
 from workflows.functions.silent_log import SILENT
 from workflows.records.entries import Entry
 
-__all__ = ["FlowContext"]
-
 I = TypeVar("I")  # noqa: E741  (input)
 I2 = TypeVar("I2")
 P = ParamSpec("P")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from eventbus.lowlevel import Passing
 
-__all__ = ["ContinueAsNew", "FlowStopping", "FlowSuspended"]
-
 
 class FlowSuspended(Passing):
     """This run of the code ends, because the flow sleeps or its worker stops; a later one repeats it and goes

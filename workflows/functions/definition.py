@@ -33,8 +33,6 @@ from workflows.definition.signal import Signal, check_known
 from workflows.definition.type_checks import check_version
 from workflows.records.ids import check_workflow_name
 
-__all__ = ["MAX_ENTRIES", "MAX_HISTORY_BYTES", "CodeContext", "Durable", "DurableCodecs"]
-
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
 

@@ -13,8 +13,6 @@ from workflows.definition.signal import Signal
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import MAX_ENTRIES, Durable
 
-__all__ = ["DurableDecorator", "durable"]
-
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
 

@@ -11,8 +11,6 @@ from workflows.errors import FUNCTION, NonDeterminismError
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.functions.origin import origin_of, sources_of
 
-__all__ = ["Again", "Asleep", "Completed", "Diverged", "Ending", "Failed", "end_of"]
-
 
 class Completed(msgspec.Struct, frozen=True):
     """The function returned; `output` is its value as JSON text."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from eventbus.lowlevel import Signal
     from workflows.functions.code_run import TimedCall
 
-__all__ = ["EntryBatch", "collect"]
-
 _MOST_ENTRIES = 1000
 _MOST_BYTES = 4 << 20
 _log = get_logger("workflows")

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from workflows.execution.surroundings import Recorder, Surroundings
     from workflows.functions.definition import DurableCodecs
 
-__all__ = ["FunctionRun"]
-
 _REPEATED, _LEAST, _MOST = 0.0001, 0.01, 0.25
 """Seconds that an activation needs for each entry that it repeats, about; and the least and the most to wait
 here for a child."""

@@ -16,8 +16,6 @@ import msgspec
 
 from workflows.records.entries import Entry
 
-__all__ = ["ENDS", "History", "Record", "family_of", "is_under", "losers", "split_position"]
-
 _FAMILIES = {
     "step": "step",
     "failed": "step",

@@ -29,8 +29,6 @@ from workflows.functions.history import History
 from workflows.records.entries import Entry, encode_entry, read_entries
 from workflows.records.ids import workflow_of
 
-__all__ = ["FlowHistory", "check_history", "redacted"]
-
 
 class FlowHistory(msgspec.Struct, frozen=True, kw_only=True):
     """What a flow has recorded, as a file holds it: `entries` are those of its journal. Times are Unix times

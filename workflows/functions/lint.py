@@ -13,8 +13,6 @@ from typing import Any
 
 from workflows.functions.definition import Durable
 
-__all__ = ["lint"]
-
 _INSTEAD = {
     "time.time": "ctx.now()",
     "time.monotonic": "ctx.now()",

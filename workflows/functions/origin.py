@@ -16,8 +16,6 @@ from typing import Protocol
 
 from eventbus.lowlevel import mark_of
 
-__all__ = ["Origin", "note_beside", "note_got", "origin_of", "set_origin", "sources_of"]
-
 _NAME = "__workflows_call__"
 
 

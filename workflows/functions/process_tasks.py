@@ -35,8 +35,6 @@ from workflows.definition.codecs import MAX_VALUE
 from workflows.definition.task import Task, as_task
 from workflows.definition.task_context import TaskContext, set_step_key, set_task
 
-__all__ = ["function_place", "make_request", "place_of", "run_task_here"]
-
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt of a task, for another process. Arguments are JSON; `facts` are the fields of log

@@ -26,8 +26,6 @@ from workflows.records.entries import Entry
 from workflows.records.ids import is_nested
 from workflows.records.indeterminate import unknown_text
 
-__all__ = ["TaskUndo", "doubts_in", "plan_function", "undone_in"]
-
 
 class TaskUndo(msgspec.Struct, frozen=True):
     """One rollback to run: that of a task that completed, or a task that the code named as one."""

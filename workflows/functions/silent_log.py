@@ -6,8 +6,6 @@ from typing import Any, cast
 
 from eventbus.lowlevel import Logger
 
-__all__ = ["SILENT"]
-
 
 class _Silent:
     """Takes every call of a structlog logger."""

@@ -21,8 +21,6 @@ from workflows.functions.definition import Durable
 from workflows.graphs.graph import GraphNode, NodeKind
 from workflows.graphs.lanes import Fork, Row
 
-__all__ = ["calls_of"]
-
 _KINDS: dict[str, NodeKind] = {
     "step": "step",
     "map": "each",

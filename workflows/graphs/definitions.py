@@ -24,8 +24,6 @@ from workflows.graphs.lanes import connect
 from workflows.graphs.places import graph_of_machine
 from workflows.machines.definition import MachineDefinition
 
-__all__ = ["graph_of"]
-
 
 def graph_of(definition: AnyDefinition) -> Graph:
     """Return the graph of a definition of any kind."""

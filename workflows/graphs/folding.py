@@ -19,8 +19,6 @@ import msgspec
 
 from workflows.graphs.graph import Graph, GraphEdge, GraphNode
 
-__all__ = ["MOST_NODES", "fold", "worst_of"]
-
 MOST_NODES = 300
 """How many nodes are drawn; a browser needs 0.3 s for them."""
 

@@ -16,8 +16,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Graph", "GraphEdge", "GraphNode", "NodeKind", "decode_graph", "encode_graph"]
-
 MOST_BYTES = 256 << 10
 """The JSON of a larger definition is not kept in the server."""
 

@@ -12,8 +12,6 @@ from typing import NamedTuple, TypeAlias
 
 from workflows.graphs.graph import GraphEdge
 
-__all__ = ["Fork", "Lane", "Row", "connect"]
-
 
 class Fork(NamedTuple):
     """Rows that run side by side."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from workflows.graphs.graph import Graph, GraphNode
 
-__all__ = ["mermaid"]
-
 _SHAPES = {
     "flow": ('[["', '"]]'),
     "wait": ('{{"', '"}}'),

@@ -20,8 +20,6 @@ from workflows.machines.definition import Edge, MachineDefinition
 from workflows.machines.transition import END
 from workflows.records.report import FlowReport, MachineReport
 
-__all__ = ["graph_of_machine", "graph_of_standing"]
-
 _MARKS = {"waiting": "trigger", "following": "children"}
 _UNITS = {"d": 86_400, "h": 3600, "min": 60}
 

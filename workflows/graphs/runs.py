@@ -20,8 +20,6 @@ from workflows.graphs.lanes import Fork, Row, connect
 from workflows.graphs.places import graph_of_standing
 from workflows.records.report import FlowReport, FlowTree, StepReport
 
-__all__ = ["graph_of_run", "has_positions", "states_of"]
-
 _OVER = ("completed", "failed", "cancelled")
 
 

@@ -24,8 +24,8 @@ import anyio
 
 from eventbus.lowlevel import Attempt, Outcome, mark_awaited, outside_job
 from workflows.definition.codecs import flow_codecs
-from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
+from workflows.definition.flow_tools import FlowFacts
 from workflows.errors import Rollback
 from workflows.execution.attempt import wait_ended
 from workflows.execution.environment import Environment, InlineTools
@@ -39,8 +39,6 @@ from workflows.inline.inner import InnerFlow, Opening, OpenInner
 from workflows.inline.memory_recorder import MemoryRecorder
 from workflows.records.records import Cause, revive_flow
 from workflows.records.report import FlowState, FlowStatus
-
-__all__ = ["CodeFlow"]
 
 
 class CodeFlow(ABC):

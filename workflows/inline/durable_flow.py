@@ -16,7 +16,7 @@ import msgspec
 from eventbus import UsageError
 from eventbus.lowlevel import Outcome
 from eventbus.lowlevel import Signal as SentSignal
-from workflows.definition.context import FlowFacts
+from workflows.definition.flow_tools import FlowFacts
 from workflows.definition.signal import Signal, signal_by
 from workflows.execution.environment import Environment
 from workflows.execution.rollback import UndoPlan
@@ -33,8 +33,6 @@ from workflows.inline.inline_children import InlineChildren
 from workflows.inline.inner import OpenInner
 from workflows.inline.memory_recorder import RunAgain
 from workflows.records.entries import Entry
-
-__all__ = ["InlineDurable"]
 
 
 class InlineDurable(CodeFlow):

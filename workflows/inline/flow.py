@@ -31,8 +31,8 @@ import msgspec
 from eventbus import UsageError
 from eventbus.lowlevel import Attempt, Job, Outcome, describe, mark_awaited, outside_job
 from workflows.definition.codecs import Codecs
-from workflows.definition.context import FlowFacts, StepContext
-from workflows.definition.flow_tools import CallSync
+from workflows.definition.context import StepContext
+from workflows.definition.flow_tools import CallSync, FlowFacts
 from workflows.definition.signal import Signal, check_known, signal_by
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
@@ -62,8 +62,6 @@ from workflows.records.report import (
     StepReport,
     nested_progress,
 )
-
-__all__ = ["InlineFlow", "InlineSurroundings"]
 
 
 class InlineFlow:

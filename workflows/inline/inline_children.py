@@ -18,8 +18,6 @@ from workflows.execution.rollback import UndoPlan
 from workflows.execution.surroundings import Child
 from workflows.inline.inner import InnerFlow
 
-__all__ = ["InlineChildren"]
-
 
 class InlineChildren:
     """The children of one inline flow; `open_child` makes the flow of a child."""

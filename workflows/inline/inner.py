@@ -12,11 +12,9 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
+from workflows.definition.flow_tools import FlowFacts
 from workflows.execution.rollback import UndoPlan
-
-__all__ = ["InnerFlow", "OpenInner", "Opening"]
 
 
 class InnerFlow(Protocol):

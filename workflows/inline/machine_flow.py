@@ -12,8 +12,8 @@ from typing import Any
 
 from eventbus import UsageError
 from eventbus.lowlevel import Outcome
-from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
+from workflows.definition.flow_tools import FlowFacts
 from workflows.execution.environment import Environment
 from workflows.execution.rollback import UndoPlan
 from workflows.execution.surroundings import Child
@@ -32,8 +32,6 @@ from workflows.machines.standing import Standing
 from workflows.machines.transition import Transition
 from workflows.machines.undo import plan_machine
 from workflows.records.records import revive_flow
-
-__all__ = ["InlineMachine"]
 
 
 class InlineMachine(CodeFlow):

@@ -11,8 +11,6 @@ from eventbus.lowlevel import Signal as SentSignal
 from workflows.execution.surroundings import FlowClock
 from workflows.records.entries import Entry
 
-__all__ = ["MemoryRecorder", "RunAgain"]
-
 
 class RunAgain(Passing):
     """Something was recorded, and the code is to start again from its top."""

@@ -12,8 +12,8 @@ import msgspec
 
 from eventbus.lowlevel import Codec, Duration, current, seconds
 from workflows.definition.codecs import MAX_VALUE, flow_codecs
-from workflows.definition.context import FlowData, FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
+from workflows.definition.flow_tools import FlowData, FlowFacts
 from workflows.definition.signal import Signal
 from workflows.definition.workflow import Workflow
 from workflows.execution.environment import Environment
@@ -26,8 +26,6 @@ from workflows.inline.machine_flow import InlineMachine
 from workflows.inline.triggers import InlineTriggers
 from workflows.machines.definition import MachineDefinition
 from workflows.records.ids import new_flow_id
-
-__all__ = ["make_facts", "open_code", "open_inline", "opener"]
 
 
 def open_inline(

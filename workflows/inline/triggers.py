@@ -10,8 +10,6 @@ from workflows.definition.flow_definition import AnyDefinition
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.transition import Transition
 
-__all__ = ["InlineTriggers"]
-
 
 class InlineTriggers:
     """The triggers that nobody has taken. The flows inside a flow share them with it."""

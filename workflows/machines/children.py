@@ -12,8 +12,6 @@ from workflows.machines.settled import ChildEnd
 from workflows.machines.snapshot import Awaited
 from workflows.records.records import revive_flow
 
-__all__ = ["read_end"]
-
 
 def read_end(child: Awaited, end: Outcome, definition: AnyDefinition | None = None) -> ChildEnd:
     """Return the end of a child, typed by its definition if that is known here."""

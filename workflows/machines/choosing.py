@@ -24,8 +24,6 @@ from workflows.machines.settled import ChildEnd, Settled
 from workflows.machines.snapshot import NOTHING, Awaited, Snapshot
 from workflows.machines.transition import END, Transition
 
-__all__ = ["MOVE", "RETRY", "Chooser", "Fire", "MachineChildren", "Rest", "trigger_name"]
-
 RETRY, MOVE = "!!retry", "!!move"
 """The triggers that every machine knows: run what failed again, and move it by hand."""
 

@@ -17,8 +17,6 @@ from workflows.definition.codecs import flow_codecs
 from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
 from workflows.execution.surroundings import Surroundings
 
-__all__ = ["MAX_DOCUMENT", "MAX_STATE", "MachineContext", "NewChild"]
-
 S = TypeVar("S")
 T = TypeVar("T")
 R = TypeVar("R")

@@ -21,8 +21,6 @@ from workflows.machines.context import MAX_STATE
 from workflows.machines.transition import END, Transition, check_place
 from workflows.records.ids import check_workflow_name
 
-__all__ = ["MAX_ROLLBACKS", "Edge", "MachineCodecs", "MachineDefinition", "is_by_places"]
-
 _PLACES = "places:"
 """Begins the version of a machine that was given none; no version that is given has a colon."""
 

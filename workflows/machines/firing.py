@@ -23,8 +23,6 @@ from workflows.machines.definition import MachineDefinition
 from workflows.machines.snapshot import NOTHING, Snapshot, document_name
 from workflows.machines.transition import END, Transition
 
-__all__ = ["BodyFailure", "Cut", "Firing", "Moved"]
-
 MakeContext = Callable[[Snapshot, str, Transition[Any], int], MachineContext[Any]]
 
 

@@ -15,8 +15,6 @@ from workflows.definition.flow_definition import MachineClass
 from workflows.machines.definition import MAX_ROLLBACKS, MachineDefinition
 from workflows.machines.transition import Transition
 
-__all__ = ["StateMachine"]
-
 S = TypeVar("S")
 
 

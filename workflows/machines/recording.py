@@ -13,8 +13,6 @@ from workflows.execution.surroundings import Recorder
 from workflows.machines.standing import NewStanding, Standing
 from workflows.records.entries import Entry
 
-__all__ = ["Recording"]
-
 
 class Recording:
     """The recorder of one activation with the place where the machine stands."""

@@ -40,8 +40,6 @@ from workflows.records.entries import Entry
 from workflows.records.ids import member_id, nested_flow_id
 from workflows.records.records import error_text
 
-__all__ = ["Leaving", "MachineRun"]
-
 T = TypeVar("T")
 
 _log = get_logger("workflows.machine")

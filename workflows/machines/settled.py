@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ChildEnd", "Settled"]
-
 
 class ChildEnd(msgspec.Struct, frozen=True):
     """The end of one child. `state` is that of its flow; `result` is its result if it completed, `error`

@@ -12,29 +12,6 @@ import msgspec
 
 from eventbus import StoreCorrupt
 
-__all__ = [
-    "ACCEPTS",
-    "DOUBTS",
-    "HISTORY",
-    "MACHINE",
-    "NAMES",
-    "NOTHING",
-    "Awaited",
-    "Obligation",
-    "Snapshot",
-    "Trouble",
-    "document_name",
-    "documents_in",
-    "obligations_in",
-    "read_children",
-    "read_doubts",
-    "read_snapshot",
-    "write_children",
-    "write_doubts",
-    "write_obligation",
-    "write_snapshot",
-]
-
 MACHINE, STATE, CHILDREN, ACCEPTS, DOUBTS = "machine", "state", "children", "accepts", "doubts"
 
 NAMES = (MACHINE, STATE, CHILDREN, ACCEPTS, DOUBTS)

@@ -27,8 +27,6 @@ from workflows.machines.snapshot import (
     write_snapshot,
 )
 
-__all__ = ["NewStanding", "Standing"]
-
 
 class NewStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Where a machine stands after an append. `accepts` are the names of the triggers that it takes there.

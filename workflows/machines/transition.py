@@ -26,8 +26,6 @@ from workflows.machines.context import MachineContext
 from workflows.machines.settled import Settled
 from workflows.records.ids import check_step_name
 
-__all__ = ["END", "After", "Transition", "TransitionDecorator", "transition"]
-
 P = TypeVar("P")
 F = TypeVar("F", bound=Callable[..., Any])
 

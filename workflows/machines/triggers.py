@@ -23,8 +23,6 @@ from workflows.machines.recording import Recording
 from workflows.machines.snapshot import Snapshot, Trouble
 from workflows.records.entries import chosen_id
 
-__all__ = ["MoveTo", "Triggers", "offers"]
-
 _log = get_logger("workflows.machine")
 
 Come = Callable[[Snapshot], Awaitable[Fire | Rest]]

@@ -24,8 +24,6 @@ from workflows.machines.snapshot import NOTHING, Obligation, obligations_in, wri
 from workflows.machines.standing import Standing
 from workflows.records.indeterminate import unknown_text
 
-__all__ = ["MachineUndo", "plan_machine", "undone_text"]
-
 _RULE = Retry(attempts=3)
 _TIMEOUT = 300.0
 

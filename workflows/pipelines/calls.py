@@ -23,8 +23,6 @@ from workflows.definition.codecs import MAX_VALUE
 from workflows.pipelines.context import PipelineContext
 from workflows.pipelines.fields import Field, check_object, fields_of
 
-__all__ = ["PipelineCall"]
-
 
 class PipelineCall:
     """One function of a pipeline, and how it is called."""

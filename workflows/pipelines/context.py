@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from eventbus.lowlevel import Logger, Stopping
     from workflows.definition.context import StepContext
 
-__all__ = ["PipelineContext"]
-
 G = TypeVar("G")
 
 

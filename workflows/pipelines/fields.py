@@ -14,8 +14,6 @@ from eventbus import DefinitionError
 from eventbus.lowlevel import is_untyped
 from workflows.definition.checks.signature import told
 
-__all__ = ["Field", "check_has", "check_object", "fields_of", "whole"]
-
 _PLAIN = (str, int, float, bool, bytes)
 _OBJECTS = (
     msgspec.inspect.StructType,

@@ -12,8 +12,6 @@ from typing import Any, cast
 
 from workflows.errors import ConflictError
 
-__all__ = ["Outputs", "changed_fields", "lay_changes", "merge_outputs", "merge_progress"]
-
 Outputs = Sequence[Sequence[tuple[str, Mapping[str, Any] | None]]]
 """The groups of steps, in their order: the name of each step with what it gave; None for one that gave
 nothing.

@@ -34,8 +34,6 @@ from workflows.pipelines.running import PipelineRun, read_output
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Pipeline"]
-
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
 # The overloads of __init__ annotate `self`, which needs type variables other than those of the class.

@@ -22,8 +22,6 @@ from workflows.pipelines.context import PipelineContext
 from workflows.pipelines.fields import fields_of, whole
 from workflows.pipelines.merging import Outputs, lay_changes, merge_outputs, merge_progress
 
-__all__ = ["PipelineRun", "read_output"]
-
 _OUTPUT, _PROGRESS, _START = "o", "p", "s"
 _OBJECT = dict[str, Any]
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["FAILED_HOOK", "GRAPH", "read_tries", "read_undone", "try_name", "undone_name"]
-
 GRAPH = "graph"
 FAILED_HOOK = "hook:failed"
 _UNDONE = "undo:"

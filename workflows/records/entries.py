@@ -60,8 +60,6 @@ import msgspec
 
 from eventbus import StoreCorrupt
 
-__all__ = ["Entry", "chosen_id", "encode_entries", "encode_entry", "entries_of_run", "read_entries"]
-
 _NOTHING = msgspec.Raw(b"null")
 _NO_ERROR = msgspec.Raw()
 

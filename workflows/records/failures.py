@@ -13,8 +13,6 @@ from eventbus import JobFailure
 from eventbus.lowlevel import Failure, FailureOutcome, Job, outcome_of, read_failure
 from workflows.records.records import FlowFailure, decode_message, error_text, read_flow_failure
 
-__all__ = ["describe_failed_flow", "reason_in"]
-
 
 def describe_failed_flow(workflow: str, job: Job, text: str) -> JobFailure | None:
     """Return what is told of a flow whose root job failed with the error `text`; None if its rollbacks are

@@ -16,8 +16,6 @@ from workflows.records.ids import item_name, list_name, split_item
 from workflows.records.records import FlowMessage, StepRecord
 from workflows.records.report import StepState
 
-__all__ = ["GraphHistory", "StepHistory", "read_graph", "record_of"]
-
 _ENDED = ("completed", "skipped", "failed")
 
 

@@ -22,29 +22,6 @@ import msgspec
 from eventbus import DefinitionError, UnknownJob
 from eventbus.lowlevel import JOB_ID_LENGTH, chance, shown
 
-__all__ = [
-    "StepJobId",
-    "check_flow_id",
-    "check_step_name",
-    "check_workflow_name",
-    "find_member",
-    "flow_queue",
-    "is_nested",
-    "is_shelf",
-    "item_name",
-    "list_name",
-    "member_id",
-    "nested_flow_id",
-    "new_flow_id",
-    "parent_of",
-    "parse_member",
-    "split_item",
-    "split_queue",
-    "starter_of",
-    "steps_queue",
-    "workflow_of",
-]
-
 _LENGTH = 128
 _QUEUE_LENGTH = 255
 _STEP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]*")

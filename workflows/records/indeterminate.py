@@ -11,8 +11,6 @@ import msgspec
 from eventbus.lowlevel import Failure
 from workflows.records.records import stalls_in
 
-__all__ = ["is_unknown", "unknown_text"]
-
 _encode = msgspec.json.Encoder().encode
 
 

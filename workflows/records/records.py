@@ -39,29 +39,6 @@ from workflows.errors import (
     StepError,
 )
 
-__all__ = [
-    "Cause",
-    "FlowFailure",
-    "FlowMessage",
-    "StepRecord",
-    "cause_of",
-    "decode_message",
-    "decode_step",
-    "describe_flow",
-    "encode_message",
-    "encode_step",
-    "error_text",
-    "hidden_in",
-    "is_declared",
-    "read_flow",
-    "read_flow_failure",
-    "read_message_of",
-    "read_step",
-    "revive_error",
-    "revive_flow",
-    "stalls_in",
-]
-
 Cause: TypeAlias = Literal["failed", "timeout", "cancelled"]
 """The reason why a flow stopped early: a step failed for good, the flow timed out, or it was cancelled."""
 

@@ -11,23 +11,6 @@ import msgspec
 
 from workflows.errors import Rollback
 
-__all__ = [
-    "FlowPage",
-    "FlowReport",
-    "FlowState",
-    "FlowStatus",
-    "FlowSummary",
-    "FlowTree",
-    "FlowVersion",
-    "FlowWait",
-    "MachineReport",
-    "MoveReport",
-    "RollbackReport",
-    "StepReport",
-    "StepState",
-    "nested_progress",
-]
-
 FlowState: TypeAlias = Literal[
     "pending", "running", "waiting", "rolling_back", "completed", "failed", "cancelled"
 ]

@@ -19,8 +19,6 @@ from workflows.errors import Rollback
 from workflows.records.records import decode_message, error_text
 from workflows.records.report import FlowStatus
 
-__all__ = ["error_in", "is_seen_in", "number_in", "status_of"]
-
 _UNSEEN = ("waiting", "delayed", "waiting-children")
 
 

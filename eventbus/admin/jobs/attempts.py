@@ -17,8 +17,6 @@ from eventbus.store.bounds import LOG_ERRORS
 from eventbus.store.calls.error_text import plain
 from eventbus.telemetry.failure import Failure
 
-__all__ = ["NO_RUN", "FailureReport", "RunTimes", "error_line", "read_failures"]
-
 
 class RunTimes(NamedTuple):
     """When a run was due, began and ended, Unix times in ms, and the id of its worker. 0 and empty: not

@@ -14,8 +14,6 @@ import msgspec
 
 from eventbus.model.names import EVENT_QUEUES, split_group
 
-__all__ = ["FLOW_QUEUES", "Chain", "chain_of"]
-
 FLOW_QUEUES = "workflow."
 """Begins the names of the queues of flows and of their steps."""
 

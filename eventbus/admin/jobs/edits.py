@@ -14,16 +14,6 @@ from eventbus.model.message import decode_message, encode_message
 from eventbus.model.redaction.hidden_values import mark_guessed
 from eventbus.model.redaction.redacting import find_hidden
 
-__all__ = [
-    "JobEdit",
-    "check_whole",
-    "differences_of",
-    "mark_body",
-    "revision_of",
-    "was_edited",
-    "with_payload",
-]
-
 _PARTS = (
     "its payload, delay or priority was edited",
     "its due time is another one",

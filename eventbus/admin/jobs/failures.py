@@ -14,8 +14,6 @@ from eventbus.store.calls.error_text import HEAD_BYTES, error_of, fold
 from eventbus.store.calls.queries import Cursor
 from eventbus.store.store import Store
 
-__all__ = ["FailureGroup", "group_failures"]
-
 _MOST = 10_000
 """So many failed jobs of each queue are read."""
 

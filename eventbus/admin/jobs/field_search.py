@@ -29,8 +29,6 @@ from eventbus.store.bounds import PAGE_JOBS
 from eventbus.store.calls.queries import Cursor, JobRow
 from eventbus.store.store import Store
 
-__all__ = ["FieldMatches", "FieldSearch", "has_field", "read_field"]
-
 MOST_SEEN = 10_000
 _ENOUGH = 100
 _SECONDS = 2.0

@@ -11,17 +11,6 @@ from eventbus.model.names import shown
 from eventbus.model.states import JobState
 from eventbus.store.calls.queries import Cursor, JobRow, RowPage
 
-__all__ = [
-    "check_ended",
-    "check_state",
-    "check_states",
-    "cut_older",
-    "read_cursor",
-    "read_place",
-    "write_cursor",
-    "write_place",
-]
-
 _OF_STATE = "~"
 """Stands between the state and the rest, in a cursor of a list of several states."""
 

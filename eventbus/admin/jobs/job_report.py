@@ -27,17 +27,6 @@ from eventbus.store.calls.queries import JobLook
 from eventbus.store.readable import number_in
 from eventbus.store.store import Store
 
-__all__ = [
-    "AttemptReport",
-    "JobReport",
-    "LogLine",
-    "TimelineEntry",
-    "look_at",
-    "read_job",
-    "report_of",
-    "worker_of",
-]
-
 _IN_LOOP = 64 * 1024
 """A job with more bytes than this is searched for hidden values in a thread, so that the event loop goes on.
 """

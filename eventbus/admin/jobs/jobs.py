@@ -74,8 +74,6 @@ from eventbus.store.calls.control_store import Edit
 from eventbus.store.calls.queries import Cursor, JobLook, JobRow
 from eventbus.store.keys import key_digest
 
-__all__ = ["JobList", "JobSummary", "Jobs"]
-
 _PAGES = 20
 """How many pages are looked at for one that has a job, because whoever looks takes an empty one for the end.
 """

@@ -21,8 +21,6 @@ from eventbus.store.calls.queries import Cursor, JobLook
 from eventbus.store.readable import number_in
 from eventbus.store.store import Store
 
-__all__ = ["ChainSearch", "FoundJob", "FoundJobs", "find_by_key", "found_job", "list_searched"]
-
 _STATES = ("active", "waiting", "delayed", "parked", "waiting-children", "failed", "completed", "cancelled")
 _OF_FLOWS = "waiting-children"
 """The state that only jobs of flows have."""

@@ -24,17 +24,6 @@ from eventbus.store.calls.silent_workers import SilentWorker, find_silent
 from eventbus.store.readable import number_in
 from eventbus.store.store import Store
 
-__all__ = [
-    "Holder",
-    "ReasonKind",
-    "StateReason",
-    "WaitFacts",
-    "explain",
-    "explain_orphan",
-    "look_around",
-    "look_before",
-]
-
 ReasonKind: TypeAlias = Literal[
     "ended",
     "running",

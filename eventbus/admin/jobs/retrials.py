@@ -19,18 +19,6 @@ from eventbus.store.calls.queries import Cursor
 from eventbus.store.store import Store
 from eventbus.telemetry.failure import describe_cancelled
 
-__all__ = [
-    "PURGED",
-    "RETRIED",
-    "PurgedState",
-    "RetriedState",
-    "change_all",
-    "check_event",
-    "check_known",
-    "remove_jobs",
-    "was_done",
-]
-
 RetriedState: TypeAlias = Literal["failed", "cancelled"]
 PurgedState: TypeAlias = Literal["waiting", "delayed", "parked", "completed", "failed", "cancelled"]
 

@@ -18,8 +18,6 @@ import msgspec
 from eventbus.admin.jobs.attempts import FailureReport, RunTimes
 from eventbus.store.readable import number_in
 
-__all__ = ["AttemptReport", "TimelineEntry", "read_attempts", "tell_timeline"]
-
 Outcome: TypeAlias = Literal[
     "failed", "stalled", "put-off", "suspended", "given-back", "completed", "cancelled", "running"
 ]

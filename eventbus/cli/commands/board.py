@@ -15,8 +15,6 @@ from rich.text import Text
 
 from eventbus.model import clock
 
-__all__ = ["Board"]
-
 
 class _Row(msgspec.Struct):
     title: str

@@ -18,15 +18,12 @@ from eventbus.cli.output import say, write_json
 from eventbus.cli.packages import look_at_packages
 from eventbus.cli.server_choice import choose_server
 from eventbus.errors import ConfigError, EventBusError, StoreUnavailable
-from eventbus.model.url_redaction import EMBEDDED
+from eventbus.model.url_redaction import EMBEDDED, redact
 from eventbus.provider import EventProvider
 from eventbus.settings.readers import READERS
-from eventbus.settings.settings import redact
 from eventbus.store.connection.connector import Connector
 from eventbus.store.diagnostics import Checkup, Finding
 from eventbus.store.embedded.process import find_program
-
-__all__ = ["check"]
 
 
 def check(

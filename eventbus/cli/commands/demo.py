@@ -32,8 +32,6 @@ from eventbus.provider import EventProvider
 from eventbus.runtime.clean_up import run_to_end
 from eventbus.store.embedded.server import EmbeddedServer
 
-__all__ = ["SHOP", "WorkerProcess", "demo", "run_server", "run_worker"]
-
 _BURST = 3000
 """Events of the last scene, which shows a rate."""
 _WORKER = (sys.executable, "-m", "eventbus", "worker")

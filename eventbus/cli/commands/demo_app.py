@@ -20,8 +20,6 @@ from eventbus.cli.commands.demo_events import (
     payment_taken,
 )
 
-__all__ = ["provider"]
-
 provider: EventProvider = EventProvider()
 
 _bills: defaultdict[str, asyncio.Future[Receipt]] = defaultdict(asyncio.Future)

@@ -6,16 +6,6 @@ import msgspec
 
 from eventbus import Event, Retry
 
-__all__ = [
-    "Order",
-    "Receipt",
-    "bill_asked",
-    "item_counted",
-    "order_placed",
-    "order_refused",
-    "payment_taken",
-]
-
 
 class Order(msgspec.Struct, frozen=True):
     """An order of a customer."""

@@ -32,8 +32,6 @@ from eventbus.model.names import check_event_name, shown
 from eventbus.provider import EventProvider, known_event
 from eventbus.settings.keywords import EmitKeywords
 
-__all__ = ["emit"]
-
 _SETTLE_WITHIN = 2.0
 """Seconds that the lines under way have after an interrupt."""
 

@@ -21,8 +21,6 @@ from eventbus.cli.output import say
 from eventbus.cli.toolkit import CommandError, ask_server, moment, span
 from eventbus.provider import EventProvider
 
-__all__ = ["groups"]
-
 
 def groups(
     event: Annotated[str | None, typer.Argument(metavar="[EVENT]", help="Of this event only.")] = None,

@@ -16,8 +16,6 @@ from io import UnsupportedOperation
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["LineReader", "Source", "open_lines", "read_all"]
-
 _CHUNK = 1 << 16  # bytes
 _AHEAD = 2  # chunks
 

@@ -11,8 +11,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 
 from eventbus.model import clock
 
-__all__ = ["Meter"]
-
 _EVERY = 0.1  # seconds between two updates of the bar
 
 

@@ -16,8 +16,6 @@ import structlog
 from eventbus.cli.http_port import HttpPort, HttpResponse
 from eventbus.engine.reporting.health import Health
 
-__all__ = ["Probes"]
-
 _log = structlog.get_logger("eventbus.worker")
 
 _PATHS = ("/livez", "/readyz")

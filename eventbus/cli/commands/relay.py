@@ -22,8 +22,6 @@ from eventbus.cli.failures import one_line, tell
 from eventbus.emit.emission import Emission
 from eventbus.errors import EmitError
 
-__all__ = ["Relay"]
-
 _SHOWN_LINE = 2000  # characters of a failed line that are printed
 
 

@@ -30,8 +30,6 @@ from typing import Any
 
 from eventbus.cli.failures import CommandError, tell
 
-__all__ = ["Reloader", "run_reloading"]
-
 _FLAG = "--reload"
 _GRACE = "2s"
 """How long handlers may finish before a restart, unless `--grace` says otherwise."""

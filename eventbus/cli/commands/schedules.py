@@ -27,8 +27,6 @@ from eventbus.schedules.options import ScheduleReport, preview, show_times
 from eventbus.schedules.timetable import Timetable
 from eventbus.schedules.zone import find_zone
 
-__all__ = ["app"]
-
 T = TypeVar("T")
 
 app: typer.Typer = typer.Typer(help="List schedules and change them.", invoke_without_command=True)

@@ -12,8 +12,6 @@ from eventbus.cli.output import say
 from eventbus.errors import UsageError
 from eventbus.store.embedded.server import end_server
 
-__all__ = ["app"]
-
 app: typer.Typer = typer.Typer(help="The embedded server.", rich_markup_mode=None)
 
 

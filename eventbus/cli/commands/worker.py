@@ -39,8 +39,6 @@ from eventbus.handlers.worker import EventWorker
 from eventbus.model.durations import seconds
 from eventbus.provider import EventProvider
 
-__all__ = ["worker"]
-
 _log = structlog.get_logger("eventbus.worker")
 
 _AT_ONCE = 4.0

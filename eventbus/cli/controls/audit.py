@@ -13,8 +13,6 @@ from eventbus.cli.options import LinesOption, UrlOption
 from eventbus.cli.times import moment
 from eventbus.provider import EventProvider
 
-__all__ = ["audit"]
-
 
 def audit(
     *,

@@ -15,8 +15,6 @@ from eventbus.cli.options import LinesOption, UrlOption, WatchOption
 from eventbus.cli.times import moment
 from eventbus.provider import EventProvider
 
-__all__ = ["failures"]
-
 
 def failures(
     name: Annotated[

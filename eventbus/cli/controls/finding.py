@@ -18,8 +18,6 @@ from eventbus.cli.output import say, tell_old_name
 from eventbus.cli.toolkit import CommandError, moment
 from eventbus.provider import EventProvider
 
-__all__ = ["find"]
-
 
 def find(
     name: Annotated[

@@ -20,8 +20,6 @@ from eventbus.cli.toolkit import ask_server, moment, open_console, tell_asked
 from eventbus.model.histogram import Histogram
 from eventbus.provider import EventProvider
 
-__all__ = ["history", "sparkline"]
-
 _BARS = " ▁▂▃▄▅▆▇█"
 _COLUMNS = 60
 

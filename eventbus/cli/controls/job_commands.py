@@ -6,8 +6,6 @@ import typer
 
 from eventbus.cli.controls import failures, finding, jobs, retrials
 
-__all__ = ["app"]
-
 app: typer.Typer = jobs.app
 app.command("failures")(failures.failures)
 app.command("find")(finding.find)

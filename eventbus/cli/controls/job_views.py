@@ -18,8 +18,6 @@ from eventbus.cli.texts import json_text, printable, visible
 from eventbus.cli.times import in_local_time
 from eventbus.cli.toolkit import moment, open_console, span
 
-__all__ = ["print_counts", "print_jobs", "print_report"]
-
 _SHORT = 2000
 """Characters of a payload or a result that are shown."""
 _TIMES = {

@@ -28,8 +28,6 @@ from eventbus.cli.toolkit import CommandError, ask_server, printable, shown
 from eventbus.model.states import JobState
 from eventbus.provider import EventProvider
 
-__all__ = ["app", "change_job"]
-
 app: typer.Typer = typer.Typer(help="Look at jobs, change those that wait, cancel one.")
 
 _Name = Annotated[

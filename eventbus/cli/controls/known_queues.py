@@ -15,8 +15,6 @@ from eventbus.model.names import EVENT_QUEUES, split_group
 from eventbus.model.url_redaction import redact
 from eventbus.provider import EventProvider
 
-__all__ = ["check_known", "doubt_event", "note_unknown_queue"]
-
 _LISTING = "eventbus queues"
 
 

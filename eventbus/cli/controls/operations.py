@@ -18,8 +18,6 @@ from eventbus.cli.output import say
 from eventbus.cli.toolkit import CommandError, ask_server, moment, printable
 from eventbus.provider import EventProvider
 
-__all__ = ["app"]
-
 app: typer.Typer = typer.Typer(help="Bulk operations: one action for many jobs, done by workers.")
 
 _Operation = Annotated[str, typer.Argument(metavar="ID", help="The operation's id.")]

@@ -25,8 +25,6 @@ from eventbus.model import clock
 from eventbus.model.limit import Limit, read_rates, show_rate
 from eventbus.provider import EventProvider
 
-__all__ = ["QUEUES", "list_workers", "show_limit", "top", "workers"]
-
 _ROWS = 30
 """So many queues and so many workers are shown by `top`."""
 _NAMED = 3

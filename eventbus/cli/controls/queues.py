@@ -29,8 +29,6 @@ from eventbus.model.limit import Limit
 from eventbus.model.url_redaction import redact
 from eventbus.provider import EventProvider
 
-__all__ = ["app"]
-
 app: typer.Typer = typer.Typer(help="Pause queues, resume, limit and list them.", invoke_without_command=True)
 
 _Name = Annotated[

@@ -19,8 +19,6 @@ from eventbus.cli.output import say
 from eventbus.cli.toolkit import agree, ask_server
 from eventbus.provider import EventProvider
 
-__all__ = ["purge", "remove", "retry", "retry_all"]
-
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="An event, or NAME@GROUP.")]
 _Error = Annotated[
     str | None,

@@ -10,16 +10,13 @@ from typing import Annotated
 import typer
 
 from eventbus.admin.queue_name import queue_of
-from eventbus.admin.watch import Change
 from eventbus.cli.controls.known_queues import note_unknown_queue
 from eventbus.cli.failures import CommandError
 from eventbus.cli.output import say, write_json
 from eventbus.cli.signals import Interrupts
 from eventbus.cli.toolkit import UrlOption, ask_server, moment, printable
 from eventbus.provider import EventProvider
-from eventbus.telemetry.change import CHANGE_KINDS
-
-__all__ = ["watch"]
+from eventbus.telemetry.change import CHANGE_KINDS, Change
 
 _WIDTH = max(map(len, CHANGE_KINDS))
 

@@ -12,8 +12,6 @@ from eventbus.cli.listing import show_found
 from eventbus.cli.toolkit import ask_server
 from eventbus.provider import EventProvider
 
-__all__ = ["look"]
-
 T = TypeVar("T")
 
 _EVERY = 2.0

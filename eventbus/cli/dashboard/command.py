@@ -21,8 +21,6 @@ from eventbus.cli.signals import Interrupts
 from eventbus.cli.toolkit import UrlOption
 from eventbus.provider import EventProvider
 
-__all__ = ["dashboard"]
-
 _PATIENCE = 5.0
 """Seconds that the server may take for an answer."""
 

@@ -26,8 +26,6 @@ from eventbus.cli.signals import Interrupts
 from eventbus.errors import EventBusError
 from eventbus.provider import EventProvider
 
-__all__ = ["Demo", "demo"]
-
 _DEMOS = "eventbus.demos"
 _PAUSE = 0.4
 """Seconds between two rounds of orders."""

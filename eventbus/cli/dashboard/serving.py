@@ -17,8 +17,6 @@ import msgspec
 from eventbus.cli.failures import CommandError
 from eventbus.provider import EventProvider
 
-__all__ = ["DashboardOptions", "DashboardServer"]
-
 _ENDS_WITHIN = 3
 """Seconds that open requests have when the server ends."""
 

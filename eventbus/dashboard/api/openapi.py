@@ -19,8 +19,6 @@ from eventbus.dashboard.desk.rows import Act
 from eventbus.dashboard.desk.tail import ChangeView, TailQuery
 from eventbus.dashboard.problem import MEDIA_TYPE, STATUSES
 
-__all__ = ["describe"]
-
 _REFS = "#/components/schemas/{name}"
 _READ_STATUSES = {status: title for status, title in STATUSES.items() if status not in (412, 415)}
 """Without those of a body, and of a state that somebody has seen."""

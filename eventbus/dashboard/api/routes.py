@@ -27,8 +27,6 @@ from eventbus.dashboard.entry.rights import ACTIONS, Target
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.reading import names_in, read_order, read_query
 
-__all__ = ["API", "Handler", "api_handlers"]
-
 API = "/api/v1"
 
 Handler: TypeAlias = Callable[[Request, Caller, Links], Awaitable[Response]]

@@ -21,8 +21,6 @@ from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.reading import read_query
 
-__all__ = ["MEDIA_TYPE", "answer_stream"]
-
 MEDIA_TYPE = "text/event-stream"
 _RETRY_MS = 250
 _SLOWEST = 10.0

@@ -19,8 +19,6 @@ from eventbus.dashboard.desk.events import catalog, emissions
 from eventbus.dashboard.desk.flows import flow, graph, listing, orders
 from eventbus.dashboard.desk.rows import Act, Read
 
-__all__ = ["ACTS", "READS"]
-
 READS: tuple[Read, ...] = (
     *queues.READS,
     *jobs.READS,

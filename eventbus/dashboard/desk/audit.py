@@ -12,8 +12,6 @@ from eventbus.dashboard.desk.rows import Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 
-__all__ = ["READS", "AuditQuery", "read_audit"]
-
 
 class AuditQuery(msgspec.Struct, frozen=True):
     """Of one actor, action, target (an id or an event) or outcome. `cursor` is that of the page before."""

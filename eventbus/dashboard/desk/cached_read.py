@@ -8,8 +8,6 @@ from typing import Any, Generic, TypeVar
 
 from eventbus.model import clock
 
-__all__ = ["CachedRead"]
-
 T = TypeVar("T")
 
 

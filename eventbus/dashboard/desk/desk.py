@@ -37,8 +37,6 @@ from eventbus.store.bounds import REASON_CHARACTERS
 from eventbus.store.diagnostics import Finding
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["ActionResult", "Desk", "Reason"]
-
 _log = get_logger("eventbus.dashboard")
 
 _KEPT_SECONDS = 10.0

@@ -23,8 +23,6 @@ from eventbus.dashboard.problem import Problem
 from eventbus.errors import DefinitionError, EventBusError, PayloadError, UsageError
 from eventbus.model.redaction.redacting import holds_hidden, is_hidden
 
-__all__ = ["ACTS", "EditOrder", "put_back", "shown_payload"]
-
 
 class EditOrder(BareOrder, frozen=True):
     """The whole new payload. `revision` is that of the job's report, which may also come as `If-Match`; `*`

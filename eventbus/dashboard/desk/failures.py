@@ -17,8 +17,6 @@ from eventbus.dashboard.desk.rows import NoQuery, Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
 
-__all__ = ["READS", "find_group", "read_failures"]
-
 _FLOWS = "workflow."
 _MOST = 200
 

@@ -11,8 +11,6 @@ from eventbus.dashboard.desk.rows import Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.model.histogram import Histogram
 
-__all__ = ["READS", "HistoryQuery", "HistoryView", "read_history"]
-
 
 class HistoryQuery(msgspec.Struct, frozen=True):
     """The time that is told, such as `1 hour` or `7 days`: by minute up to 6 hours, else by hour."""

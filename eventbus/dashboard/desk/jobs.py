@@ -24,19 +24,6 @@ from eventbus.dashboard.problem import Problem
 from eventbus.errors import UnknownJob
 from eventbus.model.states import JobState
 
-__all__ = [
-    "ACTS",
-    "JOB",
-    "READS",
-    "JobPage",
-    "JobView",
-    "JobsQuery",
-    "find_job",
-    "job_target",
-    "read_job",
-    "read_jobs",
-]
-
 _VALUES = ("payload", "result", "progress", "meta")
 _FLOWS = "workflow."
 _ACTIONS: tuple[Action, ...] = (

@@ -24,16 +24,6 @@ from eventbus.engine.job_actions import ACTIONS
 from eventbus.errors import UsageError
 from eventbus.model.states import JobState
 
-__all__ = [
-    "ACTS",
-    "READS",
-    "PreviewQuery",
-    "actions_for",
-    "preview_operation",
-    "read_operation",
-    "read_operations",
-]
-
 _RIGHTS: dict[OperationAction, Action] = {
     "retry": "job.retry",
     "remove": "queue.clean",

@@ -18,16 +18,6 @@ from eventbus.model.limit import Limit
 from eventbus.model.names import EVENT_QUEUES
 from eventbus.provider import EventProvider
 
-__all__ = [
-    "LimitView",
-    "QueueList",
-    "QueueView",
-    "controls_of",
-    "event_of_queue",
-    "look_at_queue",
-    "share_queues",
-]
-
 _STEPS = ".steps"
 """What the queues of a workflow's steps have after its name."""
 

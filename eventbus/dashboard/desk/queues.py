@@ -25,14 +25,6 @@ from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
 from eventbus.model.limit import Limit
 
-__all__ = [
-    "ACTS",
-    "READS",
-    "queue_target",
-    "read_queue",
-    "read_queues",
-]
-
 _ACTIONS: tuple[Action, ...] = ("queue.pause", "queue.limit", "job.read")
 
 

@@ -23,8 +23,6 @@ from eventbus.dashboard.entry.actor import Actor
 from eventbus.dashboard.problem import Problem
 from eventbus.model import clock
 
-__all__ = ["LONGEST_KEY", "Ordered", "Repeats", "check_length"]
-
 _MOST = 1000
 _SECONDS = 600.0
 LONGEST_KEY = 128

@@ -19,8 +19,6 @@ from eventbus.dashboard.desk.desk import ActionResult, Desk, Reason
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 
-__all__ = ["Act", "BareOrder", "NoQuery", "Read", "Subject"]
-
 
 class NoQuery(msgspec.Struct, frozen=True):
     """A request that takes no query."""

@@ -15,16 +15,6 @@ from eventbus.dashboard.problem import Problem
 from eventbus.errors import DefinitionError, UsageError
 from eventbus.schedules.options import ScheduleReport
 
-__all__ = [
-    "ACTS",
-    "READS",
-    "ScheduleList",
-    "ScheduleView",
-    "SchedulesQuery",
-    "read_schedule",
-    "read_schedules",
-]
-
 _ACTIONS: tuple[Action, ...] = ("schedule.edit", "schedule.run")
 _FOLLOWING = 5
 _DIGITS = 16

@@ -25,8 +25,6 @@ from eventbus.errors import UnknownJob
 from eventbus.model.names import EVENT_QUEUES
 from eventbus.model.states import JobState
 
-__all__ = ["READS", "Found", "SearchQuery", "search"]
-
 _LONGEST = 512
 _MOST_NAMES = 50
 _KEY_EVENTS = 50

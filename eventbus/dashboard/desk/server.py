@@ -19,8 +19,6 @@ from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.store.diagnostics import Finding
 
-__all__ = ["READS", "read_server"]
-
 _PATIENCE = 1.0
 _QUEUES = ("workers", "paused", "queues")
 """The findings that name queues."""

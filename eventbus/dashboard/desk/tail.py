@@ -26,7 +26,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from eventbus.admin.watch import Change, Watch
+from eventbus.admin.watch import Watch
 from eventbus.dashboard import timeouts
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queues import find_queue, queue_target
@@ -34,8 +34,7 @@ from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
 from eventbus.errors import ProviderStopped, StoreError, StoreRefused
 from eventbus.model import clock
-
-__all__ = ["ChangeView", "Slice", "TailPage", "TailQuery", "open_slice", "read_tail"]
+from eventbus.telemetry.change import Change
 
 SLICE_SECONDS = 5.0
 _NEWEST = 100

@@ -11,8 +11,6 @@ from eventbus.dashboard.desk.rows import NoQuery, Read
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 
-__all__ = ["READS", "read_workers"]
-
 
 class WorkerList(msgspec.Struct, frozen=True, kw_only=True):
     """The workers that were heard within ten minutes."""

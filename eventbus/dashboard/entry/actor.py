@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Actor"]
-
 
 class Actor(msgspec.Struct, frozen=True):
     """A person or a program that uses the dashboard.

@@ -19,8 +19,6 @@ from eventbus.errors import EventBusError
 from eventbus.provider import EventProvider
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["AuditTrail", "Outcome"]
-
 Outcome = Literal["changed", "unchanged", "refused", "failed"]
 
 _log = get_logger("eventbus.dashboard")

@@ -15,8 +15,6 @@ import secrets
 from eventbus.errors import ConfigError
 from eventbus.model import clock
 
-__all__ = ["CODE_SECONDS", "Credentials"]
-
 CODE_SECONDS = 300.0
 _FAILURES = 5
 _FAILURE_SECONDS = 60.0

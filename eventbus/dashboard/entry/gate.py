@@ -24,8 +24,6 @@ from eventbus.dashboard.entry.sessions import Sessions
 from eventbus.dashboard.problem import Problem
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Asked", "Caller", "Gate", "SignIn"]
-
 SignIn: TypeAlias = Callable[[Request], "Actor | Awaitable[Actor | None] | None"]
 """Tells whose request it is, None for nobody's."""
 

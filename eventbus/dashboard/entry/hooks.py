@@ -14,8 +14,6 @@ from eventbus.errors import ConfigError
 from eventbus.model.containment import contained, contained_await
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["After", "Before", "Hooks"]
-
 Before: TypeAlias = Callable[[Actor, str, Target], "str | Awaitable[str | None] | None"]
 """Returns why the action must not happen, or None."""
 

@@ -19,8 +19,6 @@ from starlette.requests import Request
 
 from eventbus.errors import ConfigError
 
-__all__ = ["LOOPBACK", "Origins", "is_loopback"]
-
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 

@@ -16,8 +16,6 @@ import msgspec
 from eventbus.dashboard.entry.actor import Actor
 from eventbus.errors import ConfigError
 
-__all__ = ["ACTIONS", "READS", "Action", "ActionRules", "May", "Rights", "Target", "reads_of"]
-
 Action: TypeAlias = Literal[
     "queue.read",
     "queue.pause",

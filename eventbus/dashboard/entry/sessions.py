@@ -20,8 +20,6 @@ from eventbus.dashboard.entry.actor import Actor
 from eventbus.errors import ConfigError
 from eventbus.model import clock
 
-__all__ = ["SESSION_SECONDS", "Sessions"]
-
 SESSION_SECONDS = 12 * 3600
 _MOST_ENDED = 10_000
 _SHORTEST = 32  # bytes of a secret

@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from eventbus.dashboard.problem import Problem
 
-__all__ = ["MOST_TAILS", "TailLimit"]
-
 MOST_TAILS = 20
 
 

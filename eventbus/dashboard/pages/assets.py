@@ -13,8 +13,6 @@ from starlette.responses import Response
 
 from eventbus.dashboard.problem import Problem
 
-__all__ = ["Assets"]
-
 _FOLDER = Path(__file__).parent.parent / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 

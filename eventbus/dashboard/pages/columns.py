@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from eventbus.dashboard.desk.history import HistoryView
 
-__all__ = ["Column", "Columns", "stack"]
-
 _HEIGHT = 60
 _WIDTH = 10
 

@@ -16,8 +16,6 @@ from eventbus.dashboard.desk.rows import NoQuery
 from eventbus.dashboard.pages.rendering import Page, Visit
 from eventbus.dashboard.reading import names_in, read_form, read_json, to_order
 
-__all__ = ["PAGES", "read_typed"]
-
 
 class EmitForm(msgspec.Struct, frozen=True):
     """What the form says besides the payload; see `EmitOrder`."""

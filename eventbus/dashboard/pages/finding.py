@@ -17,8 +17,6 @@ from eventbus.dashboard.reading import read_query
 from eventbus.errors import EventBusError, StoreError
 from eventbus.model.states import JobState
 
-__all__ = ["PAGES"]
-
 
 async def _show(visit: Visit) -> Response:
     """Lead to the flow, the job or the queue of that name; show the form and all that was found otherwise."""

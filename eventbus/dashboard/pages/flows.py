@@ -22,8 +22,6 @@ from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.reading import names_in, read_query
 from eventbus.model.states import FINAL_STATES
 
-__all__ = ["PAGES"]
-
 ROWS = 100
 """Steps on one page of the table."""
 

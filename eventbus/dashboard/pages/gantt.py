@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from eventbus.dashboard.desk.flows.flow import states_of
 from eventbus.model import clock
 
-__all__ = ["Bar", "Drawing", "draw"]
-
 _WIDTH = 800
 _ROW = 22
 _MOST = 200

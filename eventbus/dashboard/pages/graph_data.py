@@ -13,8 +13,6 @@ from eventbus.dashboard.desk.flows.graph import GraphView, NodeLine
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.visible import LONGEST, visible
 
-__all__ = ["graph_data"]
-
 _LONGEST_NAME = 28
 _PLACES = {"error_place": "error place", "end": "end"}
 """What is said of places of a state machine at which it does not stand."""

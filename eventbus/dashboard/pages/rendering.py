@@ -28,8 +28,6 @@ from eventbus.dashboard.pages.visible import json_text, moment, span, visible
 from eventbus.model import clock
 from eventbus.schedules.options import show_times
 
-__all__ = ["Page", "Renderer", "Visit"]
-
 _FOLDER = Path(__file__).parent.parent / "templates"
 
 

@@ -25,8 +25,6 @@ from eventbus.dashboard.reading import names_in, read_form, read_query, to_order
 from eventbus.model import chance
 from eventbus.model.states import FINAL_STATES
 
-__all__ = ["page_handlers"]
-
 _MOST_QUEUES = 500
 
 

@@ -13,8 +13,6 @@ from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.reading import read_form
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["SignInPages"]
-
 _log = get_logger("eventbus.dashboard")
 
 

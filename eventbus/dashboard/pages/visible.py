@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-__all__ = ["LONGEST", "json_text", "moment", "span", "visible"]
-
 LONGEST = 64 * 1024
 """How many characters of one text a page shows."""
 

@@ -29,8 +29,6 @@ from eventbus.store.bounds import CALL_BYTES, CALL_ROWS
 from eventbus.store.scripting.packing import Append
 from eventbus.store.scripting.turn_rows import AppendRefusal
 
-__all__ = ["AppendQueue"]
-
 _CUT = "#cut"  # the live text that says how many of the first entries are gone (`appends.lua`)
 _TEXTS = 500  # from so many on, what a job appends next gets a row of its own
 

@@ -8,8 +8,6 @@ from eventbus.engine.job import Job
 from eventbus.store.calls.journal_store import read_signals
 from eventbus.store.scripting.turn_rows import TurnAnswer, TurnQueue
 
-__all__ = ["claimed_jobs"]
-
 
 def claimed_jobs(answer: TurnAnswer, queues: Sequence[TurnQueue], began: float) -> Iterator[Job]:
     """Yield the jobs of an answer, which came at `began`, monotonic seconds; `queues` are those that the turn

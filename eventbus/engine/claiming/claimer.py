@@ -54,8 +54,6 @@ from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Claimer"]
-
 _log = get_logger("eventbus.worker")
 
 _FOLLOWED = 3  # plain jobs that cost the server as much as one job that others follow

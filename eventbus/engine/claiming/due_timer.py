@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from eventbus.runtime.upkeep import marked
 
-__all__ = ["DueTimer"]
-
 _LONGEST = 3600.0
 """Seconds after which the server is asked again, because its clock may be moved, and machines sleep."""
 

@@ -27,8 +27,6 @@ from eventbus.store.bounds import HANDED_MS
 from eventbus.store.scripting.turn_rows import Idle, TurnAnswer
 from eventbus.store.store import Store
 
-__all__ = ["ECHO", "HandedJobs"]
-
 ECHO = "read"
 """A message of a worker to itself; the server puts it behind the jobs that it has handed to the worker."""
 

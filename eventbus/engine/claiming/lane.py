@@ -7,8 +7,6 @@ import sys
 from eventbus.model import clock
 from eventbus.telemetry.send_meter import note_turn
 
-__all__ = ["Lane"]
-
 
 class Lane:
     """One lane, with the number of its last call."""

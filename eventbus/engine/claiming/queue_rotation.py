@@ -18,8 +18,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["QueueRotation"]
-
 
 class QueueRotation:
     """Keeps the queues that may have work, as far as this worker knows, in the order in which to ask them."""

@@ -20,8 +20,6 @@ from eventbus.engine.claiming.settle_queue import SettleQueue
 from eventbus.engine.claiming.slots import Slots
 from eventbus.engine.executor import Executor
 
-__all__ = ["Retirement"]
-
 _LOOK = 0.02
 """Seconds between two looks whether a closed queue is finished. Jobs that end tell nobody, because few are
 waited for.

@@ -23,8 +23,6 @@ from eventbus.telemetry.change import ChangeKind, shorten
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["SettleQueue"]
-
 _log = get_logger("eventbus.worker")
 
 _KINDS: dict[str, ChangeKind] = {

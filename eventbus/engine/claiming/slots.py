@@ -22,8 +22,6 @@ from eventbus.engine.executor import Executor
 from eventbus.store.bounds import CALL_ROWS
 from eventbus.store.scripting.turn_rows import TurnQueue
 
-__all__ = ["Slots"]
-
 
 class Slots:
     """Counts the jobs that run, and those that calls under way have asked for."""

@@ -42,8 +42,6 @@ from dataclasses import dataclass
 from eventbus.model import clock
 from eventbus.store.scripting.turn_rows import TurnAnswer
 
-__all__ = ["Ask", "SuspectGate"]
-
 _MOST = 1000  # suspects that one call may take if none is watched; their caps bound it
 _BEAT = 0.3  # of a lease, as in `lease_keeper`
 

@@ -14,8 +14,6 @@ from typing import Protocol
 
 from eventbus.engine.job import Job
 
-__all__ = ["FailureListener"]
-
 
 class FailureListener(Protocol):
     """Hears of failed jobs, in the event loop of the worker. Its methods return at once and must not

@@ -39,8 +39,6 @@ from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.metrics import QUEUE_GAUGES, instruments
 from eventbus.telemetry.server_address import server_attributes
 
-__all__ = ["GaugeReader"]
-
 _log = get_logger("eventbus.worker")
 
 _INTERVAL = 15.0

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["HEARD_WITHIN", "Health"]
-
 HEARD_WITHIN = 10.0
 """Seconds; an idle worker gets an answer of the server each 4 s, so two answers in a row are missing then."""
 

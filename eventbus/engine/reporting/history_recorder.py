@@ -31,8 +31,6 @@ from eventbus.store.calls.history_store import QueueTally
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["HistoryRecorder"]
-
 _log = get_logger("eventbus.worker")
 
 _INTERVAL = 5.0  # seconds

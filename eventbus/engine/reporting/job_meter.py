@@ -20,8 +20,6 @@ from eventbus.model.names import DEFAULT_GROUP, EVENT_QUEUES, event_of, split_gr
 from eventbus.telemetry.metrics import OTHER, Instruments, Tally, few_errors, instruments
 from eventbus.telemetry.server_address import server_attributes
 
-__all__ = ["JobMeter", "note_lateness", "note_lost", "note_stall", "outcome_of"]
-
 _ERRORS = ("failed", "retried")
 _OUTCOMES = {
     "completed": "completed",

@@ -18,8 +18,6 @@ from eventbus.model.histogram import bucket_of
 from eventbus.store.calls.history_store import CANCELLED, COMPLETED, EXPIRED, FAILED, RETRIED, RUNS, WAITS
 from eventbus.store.scripting.turn_rows import SettleRow
 
-__all__ = ["Tallies"]
-
 _CODES = {"completed": COMPLETED, "failed": FAILED, "cancelled": CANCELLED}
 _EXPIRED = '"type":"EmissionExpired"'
 _EXACT = 1024

@@ -16,8 +16,6 @@ from eventbus.handlers.failure_rules import BATCH
 from eventbus.model.containment import Contained, contained_await, original
 from eventbus.model.message import EventMessage
 
-__all__ = ["BatchCall", "Item"]
-
 
 class Item:
     """One job of a batch, with its payload and the future of its outcome."""

@@ -27,8 +27,6 @@ from eventbus.model.type_matching import is_untyped
 from eventbus.runtime.process_pool import ProcessPool
 from eventbus.telemetry.log_context import ATTEMPT
 
-__all__ = ["BatchConsumer"]
-
 C = TypeVar("C")
 
 

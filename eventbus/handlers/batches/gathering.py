@@ -57,8 +57,6 @@ from eventbus.handlers.batches.call import BatchCall, Item
 from eventbus.model.batch import Batch
 from eventbus.model.message import EventMessage
 
-__all__ = ["Gathering", "Run"]
-
 Run: TypeAlias = Callable[[Sequence[Item]], Coroutine[Any, Any, Sequence[Any]]]
 """Calls the handler, and returns as many outcomes as there are items; one that is an exception is an
 error.

@@ -15,8 +15,6 @@ from eventbus.model.names import DEFAULT_GROUP, EVENT_QUEUES, event_of, split_gr
 from eventbus.telemetry.failure import read_failure
 from eventbus.telemetry.job_failure import JobFailure, outcome_of
 
-__all__ = ["describe_event", "describe_job"]
-
 
 def describe_event(job: Job, text: str, *, event: str, group: str) -> JobFailure:
     """Return what is told of a failed job of an event. `group` is empty for the default group; `text` is its

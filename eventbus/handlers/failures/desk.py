@@ -56,8 +56,6 @@ from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import Ambient, enter
 from eventbus.telemetry.spans import begin_apart
 
-__all__ = ["FailureDesk"]
-
 _log = get_logger("eventbus.worker")
 
 _MOST = 10_000  # failures that wait for their hooks

@@ -17,8 +17,6 @@ from eventbus.model.names import shown
 from eventbus.model.type_matching import hints_of
 from eventbus.telemetry.job_failure import JobFailure
 
-__all__ = ["FailureFunction", "FailureHook", "make_failure_hook"]
-
 FailureFunction: TypeAlias = Callable[[JobFailure], Any]
 """A function of a JobFailure; async, or not and then called in a thread. What it returns is ignored."""
 

@@ -30,8 +30,6 @@ from eventbus.handlers.attempt import Attempt
 from eventbus.handlers.process.messages import AttemptCall, Reply
 from eventbus.runtime.process_channel import REPLY, STOPPING
 
-__all__ = ["Attendant"]
-
 _LOOK = 0.05
 """Seconds between two looks at whether the attempt should end."""
 

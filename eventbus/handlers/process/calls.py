@@ -20,8 +20,6 @@ from eventbus.handlers.process.messages import HandlerSpec
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.runtime.process_pool import ProcessPool
 
-__all__ = ["ProcessCalls"]
-
 
 class ProcessCalls:
     """Calls of plain functions in the processes of one worker."""

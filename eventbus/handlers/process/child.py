@@ -59,8 +59,6 @@ from eventbus.runtime.process_channel import (
 )
 from eventbus.runtime.process_pool import CHANNEL_LOST, mark_child
 
-__all__ = ["main"]
-
 _LAST_STEPS = 2.0
 """Seconds that an idle process has to end by itself."""
 

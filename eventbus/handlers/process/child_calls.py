@@ -31,8 +31,6 @@ from eventbus.handlers.attempt import Stopping
 from eventbus.handlers.process.messages import AttemptCall, Reply
 from eventbus.runtime.process_channel import CALL, PROGRESS
 
-__all__ = ["AttemptCalls"]
-
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Reply).decode
 _ENDED = Reply(0, error="its attempt has ended", kind="StoreRefused")

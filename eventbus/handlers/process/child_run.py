@@ -29,8 +29,6 @@ from eventbus.telemetry.log_context import EVENT_NAME, GROUP, SPAN_ID, TRACE_ID,
 from eventbus.telemetry.propagation import Ambient, enter
 from eventbus.telemetry.spans import attach_context, trace_id_of
 
-__all__ = ["run_request"]
-
 
 def run_request(given: Request, host: AttemptHost) -> tuple[Report, BaseException | None]:
     """Run a handler in a context of its own; return its report and its error, which a fork needs to end.

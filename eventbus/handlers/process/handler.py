@@ -27,8 +27,6 @@ from eventbus.telemetry.failure import Recorded, mark_recorded, revive
 from eventbus.telemetry.log_context import trace_facts
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["RemoteHandler", "log_note", "make_request", "run_in_process"]
-
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Report).decode
 _decode_note = msgspec.json.Decoder(LogNote).decode

@@ -22,15 +22,6 @@ import msgspec
 
 from eventbus.errors import DefinitionError
 
-__all__ = [
-    "ImportPath",
-    "find",
-    "import_path_of_event",
-    "import_path_of_function",
-    "import_path_of_object",
-    "is_found_here",
-]
-
 _MAIN = ("__main__", "__mp_main__")
 
 

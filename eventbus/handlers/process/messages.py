@@ -23,18 +23,6 @@ from eventbus.handlers.process.import_path import (
 )
 from eventbus.model.names import DEFAULT_GROUP
 
-__all__ = [
-    "AttemptCall",
-    "HandlerSpec",
-    "LogNote",
-    "Reply",
-    "Report",
-    "ReportedLeaf",
-    "Request",
-    "check_found",
-    "make_spec",
-]
-
 
 class HandlerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The description of a handler for another process; the same for all its jobs.

@@ -13,8 +13,6 @@ from typing import Any, Self
 from eventbus.errors import EventBusError
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["ProgressRelay"]
-
 _LAST = 1.0
 """Seconds for recording the last value of an attempt that has ended."""
 

@@ -18,8 +18,6 @@ from uuid import UUID
 
 import msgspec
 
-__all__ = ["forms_of"]
-
 _SPECIAL = re.compile(r"[\\'\"]")
 
 

@@ -20,15 +20,6 @@ from eventbus.model.redaction.hidden_values import NOTHING_HIDDEN, HiddenTexts, 
 from eventbus.model.redaction.marks import find_marks
 from eventbus.model.redaction.redacting import is_secret_name
 
-__all__ = [
-    "hidden_around",
-    "hide_around",
-    "is_quoting",
-    "note_around",
-    "note_body_around",
-    "note_forms_around",
-]
-
 Given: TypeAlias = str | bytes | msgspec.Raw
 
 

@@ -34,8 +34,6 @@ from eventbus.model.redaction.redacting import (
     start_nodes,
 )
 
-__all__ = ["NOTHING_HIDDEN", "HiddenTexts", "HiddenValues", "mark_guessed"]
-
 _PAYLOAD, _RESULT, _GUESSED = "p", "result", "*"
 _LEAST = 3
 """Characters of a value that is looked for in texts; a shorter one would be found everywhere."""

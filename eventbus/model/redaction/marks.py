@@ -20,8 +20,6 @@ import msgspec
 from eventbus.model.redaction.sensitive import Sensitive
 from eventbus.model.type_matching import is_untyped
 
-__all__ = ["EACH", "HIDDEN", "ROOT", "Marks", "encode_marks", "find_marks"]
-
 Marks: TypeAlias = list[dict[str, list[int]]]
 
 HIDDEN, ROOT, EACH = 0, 1, "*"

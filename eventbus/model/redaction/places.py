@@ -21,8 +21,6 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 
-__all__ = ["DOTS", "blank", "find_hidden_in", "hide_whole", "plain", "record_places"]
-
 DOTS = "•••"
 """What people see in a place."""
 

@@ -16,20 +16,6 @@ from typing import Any, TypeAlias, cast
 from eventbus.model.redaction.marks import EACH, HIDDEN, ROOT, Marks
 from eventbus.model.redaction.places import DOTS
 
-__all__ = [
-    "Names",
-    "find_hidden",
-    "hide",
-    "hide_all",
-    "holds_hidden",
-    "is_hidden",
-    "is_secret_name",
-    "may_name_secrets",
-    "next_nodes",
-    "shown_at",
-    "start_nodes",
-]
-
 Names: TypeAlias = Callable[[str], bool]
 """Says of the name of a field whether its value is hidden."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["Sensitive"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sensitive:

@@ -16,8 +16,6 @@ from typing import NamedTuple
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 
-__all__ = ["AuditRow", "AuditStore"]
-
 
 class AuditRow(NamedTuple):
     """One entry: its id in the stream, which begins with the server's time in ms, and its fields."""

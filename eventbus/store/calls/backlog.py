@@ -13,8 +13,6 @@ from eventbus.store.calls.presence_store import PresenceStore
 from eventbus.store.connection.channel import Channel
 from eventbus.store.keys import Keys
 
-__all__ = ["Backlog", "Neglected"]
-
 _SCANS, _COUNT = 500, 1000
 """The scan makes at most this many calls, each over about this many keys."""
 _SCAN_WITHIN = 5.0

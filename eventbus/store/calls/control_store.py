@@ -20,8 +20,6 @@ from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 from eventbus.store.readable import is_number, number
 
-__all__ = ["ControlStore", "Edit", "Hindrance", "Orders"]
-
 T = TypeVar("T")
 
 

@@ -12,8 +12,6 @@ import msgspec
 
 from eventbus.model.redaction.places import blank
 
-__all__ = ["HEAD_BYTES", "error_of", "fold", "is_of", "plain"]
-
 HEAD_BYTES = 512
 """So many bytes of a recorded error are read."""
 

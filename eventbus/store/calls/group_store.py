@@ -8,8 +8,6 @@ from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 from eventbus.store.scripting.script_rows import GroupRemoval
 
-__all__ = ["GroupStore"]
-
 
 class GroupStore:
     """The groups of one shard's queues."""

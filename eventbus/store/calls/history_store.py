@@ -12,24 +12,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from eventbus.store.connection.retrying import RetryingCaller
 
-__all__ = [
-    "CANCELLED",
-    "COMPLETED",
-    "EXPIRED",
-    "FAILED",
-    "OLDEST",
-    "RETRIED",
-    "RUNS",
-    "STALLED",
-    "WAITING",
-    "WAITS",
-    "CountRow",
-    "HistoryStore",
-    "QueueTally",
-    "Span",
-    "TallyRow",
-]
-
 COMPLETED, FAILED, RETRIED, CANCELLED, STALLED, EXPIRED = 1, 2, 3, 4, 5, 6
 WAITING, OLDEST = 7, 8
 WAITS, RUNS = 16, 64

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 
-__all__ = ["JournalStore", "SentSignal", "read_signals"]
-
 
 class SentSignal(NamedTuple):
     """A signal that a job was sent; `order` counts all that it was ever sent, from 1."""

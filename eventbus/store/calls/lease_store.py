@@ -16,8 +16,6 @@ from eventbus.store.keys import Keys
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.scripts import pack
 
-__all__ = ["LeaseStore", "Renewal"]
-
 
 class Renewal(NamedTuple):
     """What a renewal tells of jobs, by their ids."""

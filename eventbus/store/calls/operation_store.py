@@ -14,9 +14,6 @@ import msgspec
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 
-__all__ = ["OperationRecord", "OperationStore"]
-
-
 _DAMAGED: dict[str, str] = {"": ""}
 """Stands for a record of another type of key."""
 

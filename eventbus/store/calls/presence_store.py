@@ -16,8 +16,6 @@ from eventbus.store.keys import Keys
 from eventbus.store.readable import number
 from eventbus.store.scripting.script_rows import QueueLook
 
-__all__ = ["PresenceStore"]
-
 _DEFINED_MS = 90 * 86_400_000
 _WIDTH = len(QueueLook._fields)
 

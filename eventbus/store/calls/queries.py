@@ -14,8 +14,6 @@ from eventbus.store.keys import Keys
 from eventbus.store.readable import number, readable
 from eventbus.store.scripting.script_rows import QueueLook
 
-__all__ = ["Cursor", "JobLook", "JobRow", "QueryStore", "RowPage"]
-
 _EMPTY: list[Any] = ["", "", 0, [], 0]
 """The answer of `list.lua` for a queue that has no job in a state.
 

@@ -12,8 +12,6 @@ from typing import Any
 from eventbus.model import chance
 from eventbus.store.connection.retrying import RetryingCaller
 
-__all__ = ["RetrialStore"]
-
 
 class RetrialStore:
     """What people do to jobs that have ended, or that nobody runs."""

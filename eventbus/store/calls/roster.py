@@ -17,8 +17,6 @@ from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 from eventbus.store.readable import number
 
-__all__ = ["ALIVE", "EndedCounts", "RosterStore", "WorkerLook", "WorkerRow"]
-
 _HELD = 2000  # jobs that one call counts, and those of one worker more
 _MINUTES = 5  # of the history, for what ended lately: the one that runs, and those before it
 _MINUTE = 60_000

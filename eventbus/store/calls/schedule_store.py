@@ -14,8 +14,6 @@ from eventbus.store.bounds import CALL_BYTES, HEAVY_ROWS
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.scripting.script_rows import DueRow, FireRow, ScheduleRow
 
-__all__ = ["FireAnswer", "SchedulePage", "ScheduleStore", "Word"]
-
 Word: TypeAlias = Literal["put", "remove", "pause", "resume"]
 """What may be done with one schedule."""
 

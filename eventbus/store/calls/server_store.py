@@ -9,8 +9,6 @@ from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import KINDS, Keys
 from eventbus.store.server_info import parse_info
 
-__all__ = ["ServerStore"]
-
 _SCANS, _COUNT = 10, 1000
 """So many calls look at so many keys each, about: to count is no work that a server should notice."""
 

@@ -21,8 +21,6 @@ from typing import NamedTuple
 from eventbus.store.calls.roster import ALIVE, WorkerLook
 from eventbus.store.readable import number_in
 
-__all__ = ["SilentWorker", "find_silent"]
-
 _BLOCKED = 5_000  # ms of lag, as long as the pause between two announcements
 
 

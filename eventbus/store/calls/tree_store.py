@@ -16,16 +16,6 @@ from eventbus.store.keys import TIME_DIGITS, Keys
 from eventbus.store.readable import readable
 from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, SaveRow, TreeHead, TreeMember, Wait
 
-__all__ = [
-    "Chunk",
-    "RootPlace",
-    "RootRow",
-    "TreePage",
-    "TreeStore",
-    "TreeVerdict",
-]
-
-
 _PLAIN = Wait()
 
 

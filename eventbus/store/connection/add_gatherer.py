@@ -52,8 +52,6 @@ from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import AddQueue, TimeoutRow
 from eventbus.store.scripting.scripts import pack
 
-__all__ = ["AddGatherer", "AddPart"]
-
 _IN_FLIGHT = 4  # calls under way at most
 _VERDICT = 5  # values of a verdict in the answer
 _QUEUE = 1  # place among the values of a row

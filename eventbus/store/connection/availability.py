@@ -21,8 +21,6 @@ from contextlib import contextmanager
 from eventbus.model import clock
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Availability"]
-
 _log = get_logger("eventbus.store")
 
 

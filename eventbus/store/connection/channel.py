@@ -30,8 +30,6 @@ from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.translation import translate
 from eventbus.store.connection.wire import ReplySink, Wire
 
-__all__ = ["Channel"]
-
 
 class Channel:
     """Calls over one connection, opened at the first call and again after a loss."""

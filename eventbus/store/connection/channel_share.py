@@ -26,8 +26,6 @@ from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.translation import translate
 from eventbus.store.connection.wire import ReplySink
 
-__all__ = ["ChannelShare"]
-
 
 class ChannelShare(Channel):
     """A channel over the connection of another channel."""

@@ -31,8 +31,6 @@ from eventbus.store.connection.translation import translate
 from eventbus.store.connection.wire import Wire
 from eventbus.store.embedded.server import EmbeddedServer, Expected
 
-__all__ = ["Connector", "add_scheme", "make_connector"]
-
 _SCHEMES = "redis://, rediss://, valkey://, valkeys://, unix://, embedded:PATH, memory:"
 _DIALECTS = {"valkey": "redis", "valkeys": "rediss"}
 

@@ -40,8 +40,6 @@ from eventbus.store.connection.repeat_policy import next_form
 from eventbus.store.scripting.library import PREFIX, load_library
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Functions", "Scripting"]
-
 Scripting: TypeAlias = Literal["auto", "functions", "eval"]
 """How scripts run: as functions where that is possible, as functions or not at all, or never as functions."""
 

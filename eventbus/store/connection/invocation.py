@@ -17,8 +17,6 @@ from typing import TypeAlias
 from eventbus.store.scripting.library import load_library
 from eventbus.store.scripting.scripts import load_script
 
-__all__ = ["Command", "Form", "Invocation"]
-
 Command: TypeAlias = tuple[str | bytes | float, ...]
 
 

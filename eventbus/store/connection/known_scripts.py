@@ -12,8 +12,6 @@ from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.invocation import Invocation
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["KnownScripts"]
-
 _log = get_logger("eventbus.store")
 
 

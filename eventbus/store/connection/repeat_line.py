@@ -28,8 +28,6 @@ from operator import attrgetter
 
 from eventbus.model import clock
 
-__all__ = ["Place", "RepeatLine"]
-
 _number = attrgetter("number")
 
 

@@ -24,19 +24,6 @@ from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.store.connection.invocation import Form
 from eventbus.store.connection.translation import TRANSIENT
 
-__all__ = [
-    "TOO_LATE",
-    "Decision",
-    "GiveUp",
-    "LoadLibrary",
-    "OpenShard",
-    "SendAgain",
-    "SendAs",
-    "decide",
-    "is_transient",
-    "next_form",
-]
-
 TOO_LATE = 0.05
 """Seconds before the deadline in which no further try begins."""
 _BEFORE_IT_BEGINS = frozenset({"ERR", "MISCONF", "NOPERM", "NOREPLICAS", "OOM", "READONLY"})

@@ -53,8 +53,6 @@ from eventbus.model import clock
 from eventbus.store.connection.channel import Channel
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["NoReplica", "ReplicatedChannel", "warn_without_replica"]
-
 _log = get_logger("eventbus.store")
 
 _FIRST_WAIT, _LAST_WAIT = 0.05, 1.0  # seconds

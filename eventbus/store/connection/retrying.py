@@ -64,8 +64,6 @@ from eventbus.store.readable import readable
 from eventbus.store.scripting.scripts import pack
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["RetryingCaller", "watch_saving"]
-
 _log = get_logger("eventbus.store")
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0  # seconds; the pause doubles from one to the other

@@ -23,8 +23,6 @@ from eventbus.store.connection.invocation import Invocation
 from eventbus.store.connection.repeat_line import Place, RepeatLine
 from eventbus.store.connection.translation import translate
 
-__all__ = ["Repeating", "StartedCall"]
-
 
 class Repeating(Protocol):
     """Who goes on with a started call: `RetryingCaller`."""

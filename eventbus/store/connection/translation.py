@@ -14,8 +14,6 @@ import redis.exceptions as foreign
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 
-__all__ = ["TRANSIENT", "refusal", "translate"]
-
 _REMEDIES = {
     "NOAUTH": "put the password into the URL, as in redis://:PASSWORD@host:6379",
     "WRONGPASS": "the server does not take this user name and password; check the URL",

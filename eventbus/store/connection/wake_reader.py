@@ -13,8 +13,6 @@ from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.connector import Connector
 
-__all__ = ["WakeReader"]
-
 _MARK, _TOKEN = 6, 9  # where they stand in a hold
 _BLOCK = 4.0  # seconds that one read of the wakes blocks at most
 _BLOCK_PATIENCE = 2.0  # giving up a blocked read too early only costs one poll, so less than for calls

@@ -22,8 +22,6 @@ from eventbus.errors import StoreError
 from eventbus.store.connection.translation import refusal, translate
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Refusal", "ReplySink", "Wire"]
-
 _log = get_logger("eventbus.store")
 
 _NOTHING = object()

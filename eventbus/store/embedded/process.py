@@ -27,18 +27,6 @@ from pathlib import Path
 from eventbus.errors import ConfigError, StoreUnavailable
 from eventbus.model import clock
 
-__all__ = [
-    "POLL",
-    "ask",
-    "check_private",
-    "choose_address",
-    "failure",
-    "find_program",
-    "launch_kept",
-    "launch_thrown_away",
-    "wait_ready",
-]
-
 POLL = 0.002
 """Seconds between two looks at the work of another process."""
 _READY_WITHIN = 10.0

@@ -57,8 +57,6 @@ from eventbus.store.embedded import process
 from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["EmbeddedServer", "Expected", "end_server"]
-
 _log = get_logger("eventbus.store")
 
 _START_LOCK_WITHIN = 30.0

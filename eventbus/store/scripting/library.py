@@ -44,8 +44,6 @@ from eventbus.store.scripting.linker import ScriptPart, find_names, link, list_p
 from eventbus.store.scripting.part_sections import NAMES, Sections, split_part
 from eventbus.store.scripting.scripts import list_scripts, read_part, read_script
 
-__all__ = ["PREFIX", "Library", "load_library"]
-
 PREFIX = "eventbus_"
 """The beginning of the name of each library."""
 

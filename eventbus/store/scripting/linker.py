@@ -35,8 +35,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Place", "ScriptPart", "find_names", "link", "list_parts", "parse_part"]
-
 _DIRECTIVE = re.compile(r"( *)--(?:include|defer (\w+):) ([\w ]+)\n?")
 _HEADER = re.compile(r"--(needs|exports) ([\w ]+)\n")
 _COMMENT_OR_TEXT = re.compile(r"--[^\n]*|'(?:[^'\\\n]|\\.)*'")

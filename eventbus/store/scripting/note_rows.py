@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["LineRow"]
-
 
 class LineRow(NamedTuple):
     """A log line that a job keeps, under its lease. `age` is in ms."""

@@ -28,16 +28,6 @@ from eventbus.store.scripting.turn_rows import (
     WatchRow,
 )
 
-__all__ = [
-    "AddRows",
-    "Append",
-    "TurnRequest",
-    "flatten_appends",
-    "join_arguments",
-    "read_added",
-    "read_turn",
-]
-
 
 class AddRows:
     """The rows of one add, as one flat list of their values: so no row needs an object, and the call no copy.

@@ -26,8 +26,6 @@ from dataclasses import dataclass, field
 
 from eventbus.store.scripting.linker import ScriptPart, find_names
 
-__all__ = ["NAMES", "Sections", "split_part"]
-
 NAMES = (
     "redis", "cmsgpack", "cjson", "struct", "bit", "string", "math", "table", "tonumber", "tostring", "type",
     "ipairs", "pairs", "next", "unpack", "pcall", "error", "select",

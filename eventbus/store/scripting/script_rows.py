@@ -8,43 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = [
-    "DEBOUNCE",
-    "JOIN",
-    "KEEP_LAST",
-    "NEEDS_WORKER",
-    "REUSE",
-    "ROOTS",
-    "SUPERSEDE",
-    "THROTTLE",
-    "AddAnswer",
-    "AddQueue",
-    "AddRow",
-    "AddVerdict",
-    "AnnounceQueue",
-    "CancelRow",
-    "DueRow",
-    "EdgeRow",
-    "FireRow",
-    "GroupRemoval",
-    "JobIdRow",
-    "LeaseRow",
-    "MemberRow",
-    "NoteRow",
-    "Outcome",
-    "PlainRow",
-    "QueueLook",
-    "QueueRow",
-    "SaveRow",
-    "ScheduleRow",
-    "StallRow",
-    "SweepQueue",
-    "TimeoutRow",
-    "TreeHead",
-    "TreeMember",
-    "Wait",
-]
-
 JOIN = 0
 REUSE = 1
 SUPERSEDE = 2

@@ -21,8 +21,6 @@ import msgspec
 from eventbus.store.bounds import write_bounds
 from eventbus.store.scripting.linker import ScriptPart, link, parse_part
 
-__all__ = ["Script", "list_scripts", "load_script", "pack", "read_part", "read_script"]
-
 _NO_SECTIONS = frozenset({"answer", "flags"})
 _FIELDS = re.compile(r"^-- (\w+): ([a-z_ ]+)$", re.MULTILINE)
 

@@ -7,22 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = [
-    "AppendRefusal",
-    "AppendRow",
-    "ClaimRow",
-    "EntryRow",
-    "Idle",
-    "JournalRow",
-    "LiveRow",
-    "SettleRow",
-    "TakenRow",
-    "TurnAnswer",
-    "TurnQueue",
-    "WatchRow",
-]
-
-
 Idle: TypeAlias = Literal[0, 1, 2, 3]
 """Whether a worker is idle: 0 no, 1 yes unless its turn claims something, 2 as an earlier turn said, 3 no
 more.

@@ -11,7 +11,8 @@ import pytest
 from eventbus import DefinitionError, PayloadError, UsageError
 from eventbus.lowlevel import Attempt, outside_job
 from workflows.definition.codecs import Codecs
-from workflows.definition.context import FlowFacts, StepContext
+from workflows.definition.context import StepContext
+from workflows.definition.flow_tools import FlowFacts
 from workflows.definition.workflow import Workflow
 from workflows.errors import ResultNotLoaded, StepSkipped
 from workflows.execution.environment import InlineTools

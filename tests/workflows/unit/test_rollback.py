@@ -13,7 +13,8 @@ import pytest
 from eventbus import Retry
 from eventbus.lowlevel import Attempt, outside_job
 from workflows.definition.codecs import Codecs
-from workflows.definition.context import FlowFacts, StepContext
+from workflows.definition.context import StepContext
+from workflows.definition.flow_tools import FlowFacts
 from workflows.definition.workflow import Workflow
 from workflows.execution.environment import InlineTools, in_thread
 from workflows.execution.rollback import RollbackResult, Saga, Undo, UndoPlan, failures_of

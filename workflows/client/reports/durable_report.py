@@ -19,8 +19,6 @@ from workflows.records.ids import is_nested
 from workflows.records.records import FlowMessage, error_text
 from workflows.records.report import FlowReport, FlowStatus, FlowTree, StepReport, StepState
 
-__all__ = ["children_of", "count_completed", "open_children_of", "report_durable", "tree_durable", "waits_of"]
-
 _STATES: dict[str, StepState] = {
     "step": "completed",
     "failed": "failed",

@@ -20,8 +20,6 @@ from workflows.records.report import (
 )
 from workflows.records.status import error_in, number_in
 
-__all__ = ["report_flow", "tree_of", "value_in"]
-
 _ERRORS = 50
 """Errors of attempts that a tree has for each step."""
 

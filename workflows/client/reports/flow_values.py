@@ -17,8 +17,6 @@ from workflows.client.reports.flow_report import value_in
 from workflows.records.records import FlowMessage
 from workflows.records.report import FlowReport, FlowTree, StepReport
 
-__all__ = ["with_values", "without_long_values"]
-
 _INPUT, _RESULT, _STATE = "i", "result", "state"
 """The fields of a message whose marks say what is sensitive."""
 _LONG = 16 * 1024

@@ -13,8 +13,6 @@ from workflows.inline.machine_flow import InlineMachine
 from workflows.records.records import FlowMessage, error_text
 from workflows.records.report import FlowReport, RollbackReport
 
-__all__ = ["report_inline"]
-
 
 def report_inline(flow: CodeFlow) -> FlowReport:
     """Return the report of a flow so far."""

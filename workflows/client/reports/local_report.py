@@ -19,8 +19,6 @@ from workflows.records.ids import split_item
 from workflows.records.records import error_text
 from workflows.records.report import FlowState, StepReport, StepState
 
-__all__ = ["report_local", "typed_result"]
-
 _OVER = ("completed", "failed", "cancelled", "rolling_back")
 
 

@@ -38,8 +38,6 @@ from workflows.records.report import (
 )
 from workflows.records.status import error_in
 
-__all__ = ["machine_error", "machine_waits", "report_machine", "tree_machine"]
-
 _KINDS = ("move", "try", "failed", "refused", "retry")
 _BY_HAND = {name.removeprefix("!"): what for name, what in ((RETRY, "retry"), (MOVE, "move by hand"))}
 

@@ -14,8 +14,6 @@ from workflows.records.indeterminate import is_unknown
 from workflows.records.records import decode_step, error_text
 from workflows.records.report import StepReport, StepState
 
-__all__ = ["report_apart", "report_item", "report_member"]
-
 _STATES: dict[str, StepState] = {
     "waiting-children": "waiting",
     "waiting": "waiting",

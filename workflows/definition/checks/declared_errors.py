@@ -15,8 +15,6 @@ from typing import Any, cast
 from eventbus import DefinitionError, Retry
 from eventbus.lowlevel import check_answers, mark_of, shown
 
-__all__ = ["check_declared", "check_errors", "check_retry_on", "is_last", "mark_last"]
-
 _LAST = "_workflows_last"
 
 

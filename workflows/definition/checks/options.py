@@ -7,17 +7,6 @@ from typing import Any, Literal, TypeAlias
 from eventbus import DefinitionError, Limit, Retry
 from eventbus.lowlevel import seconds, shown
 
-__all__ = [
-    "OnFailure",
-    "check_concurrency",
-    "check_flag",
-    "check_limit",
-    "check_on_failure",
-    "check_pool",
-    "check_retry",
-    "check_timeout",
-]
-
 OnFailure: TypeAlias = Literal["fail", "ignore"]
 """What the final failure of a step does: the flow fails, or it is recorded and the flow goes on."""
 

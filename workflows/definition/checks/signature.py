@@ -19,20 +19,6 @@ from typing import Any, cast
 from eventbus import DefinitionError
 from eventbus.lowlevel import hints_of, is_untyped, shown, types_agree
 
-__all__ = [
-    "accepts",
-    "check_callable",
-    "check_context",
-    "check_error",
-    "check_function",
-    "is_async",
-    "name_of",
-    "result_of",
-    "returned_by",
-    "taken_by",
-    "told",
-]
-
 _EMPTY = inspect.Parameter.empty
 _UNIONS = (typing.Union, types.UnionType)
 _CONTEXT = "StepContext"  # by name: the class itself stands above this module

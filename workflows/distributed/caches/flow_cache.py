@@ -15,8 +15,6 @@ import msgspec
 
 from workflows.records.records import StepRecord
 
-__all__ = ["FlowCache"]
-
 _FLOWS = 16
 """The number of flows that are kept; the one that was added first is dropped first."""
 

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 
 from eventbus.lowlevel import JobClient, Outcome
 
-__all__ = ["MAX_BYTES", "MAX_RESULTS", "NEAR_RESULTS", "ResultCache"]
-
 MAX_RESULTS = 64
 """In a workflow of at most this many steps, all earlier results are read before a step runs."""
 

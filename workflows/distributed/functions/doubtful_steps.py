@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from workflows.functions.context import FlowContext
     from workflows.functions.function_run import FunctionRun
 
-__all__ = ["find_doubtful"]
-
 
 class Prepare(Protocol):
     """Makes a run of the flow's code, and its context."""

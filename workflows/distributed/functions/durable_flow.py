@@ -44,8 +44,6 @@ from workflows.functions.rollbacks import plan_function
 from workflows.records.entries import Entry
 from workflows.records.records import FlowMessage, is_declared
 
-__all__ = ["DurableDriver", "DurableFlow"]
-
 _log = get_logger("workflows")
 
 

@@ -19,8 +19,6 @@ from workflows.functions.definition import Durable, DurableCodecs
 from workflows.machines.definition import MachineDefinition
 from workflows.records.records import FlowMessage
 
-__all__ = ["FlowAround", "codecs_for"]
-
 _OVERHEAD = 4096  # bytes of an entry besides its value, at most
 
 

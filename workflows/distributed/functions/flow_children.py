@@ -25,8 +25,6 @@ from workflows.functions.history import History
 from workflows.records.ids import workflow_of
 from workflows.records.records import FlowMessage
 
-__all__ = ["FlowChildren", "check_registered"]
-
 
 class FlowChildren(ChildJobs):
     """The children of one activation."""

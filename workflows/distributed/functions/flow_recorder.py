@@ -12,8 +12,6 @@ from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.surroundings import FlowClock, FlowStops
 from workflows.records.entries import Entry
 
-__all__ = ["FlowRecorder"]
-
 _LOOK_SECONDS = 1.0  # while steps run it looks for signals at least so often
 
 

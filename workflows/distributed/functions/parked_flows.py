@@ -7,8 +7,6 @@ memory, and tries.
 
 from __future__ import annotations
 
-__all__ = ["ParkedFlows"]
-
 _MOST = 10_000
 """The flows that a worker remembers; the oldest is forgotten first."""
 

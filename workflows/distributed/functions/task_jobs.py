@@ -49,8 +49,6 @@ from workflows.execution.surroundings import Child, Surroundings
 from workflows.records.ids import flow_queue, parse_member, steps_queue
 from workflows.records.records import FlowMessage, StepRecord, encode_step, hidden_in, is_declared
 
-__all__ = ["TaskConsumer", "describe_task"]
-
 _log = get_logger("workflows.step")
 
 

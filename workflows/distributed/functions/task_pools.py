@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from workflows.distributed.worker_runtime import WorkerRuntime
     from workflows.functions.definition import Durable
 
-__all__ = ["TaskPools", "check_tasks"]
-
 
 class TaskPools:
     """The pools as the tasks of one flow see them; implements `execution.surroundings.Pools`."""

@@ -26,8 +26,6 @@ from workflows.machines.settled import ChildEnd
 from workflows.machines.snapshot import Awaited
 from workflows.records.records import FlowMessage
 
-__all__ = ["MachineChildJobs"]
-
 
 class MachineChildJobs:
     """The children of one activation, as jobs."""

@@ -46,8 +46,6 @@ from workflows.machines.transition import END
 from workflows.machines.undo import plan_machine, undone_text
 from workflows.records.records import FlowMessage
 
-__all__ = ["MachineDriver", "MachineFlow", "load_document", "read_ends"]
-
 _log = get_logger("workflows")
 
 

@@ -28,8 +28,6 @@ from workflows.execution.surroundings import FlowStops, LeaseLost
 from workflows.records.entries import Entry
 from workflows.records.records import StepRecord, encode_step
 
-__all__ = ["OPENED", "run_pause"]
-
 OPENED = "@waits"
 """The name of the signal by which a step tells its root that it waits; no signal of a user can have it."""
 

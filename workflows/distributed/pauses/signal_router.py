@@ -27,8 +27,6 @@ from workflows.distributed.worker_runtime import Flow
 from workflows.execution.signal_desk import refusal_of
 from workflows.records.entries import Entry, chosen_id, entries_of_run
 
-__all__ = ["SignalRouter"]
-
 _GIVEN = "given"  # the id of the one signal that a step's job gets
 
 

@@ -23,8 +23,6 @@ from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory, StepHistory
 from workflows.records.ids import item_name
 
-__all__ = ["find_doubts", "is_ready"]
-
 _KNOWN = ("completed", "skipped", "failed")
 
 

@@ -36,8 +36,6 @@ from workflows.records.ids import split_item
 from workflows.records.indeterminate import is_unknown
 from workflows.records.records import stalls_in
 
-__all__ = ["note_stop", "read_local_plan"]
-
 _OPEN = ("delayed", "sleeping")
 
 _PAGE_BYTES = 8 << 20  # bytes of results that one call reads

@@ -24,8 +24,6 @@ from workflows.records.ids import is_nested, member_id, parse_member, starter_of
 from workflows.records.indeterminate import is_unknown, unknown_text
 from workflows.records.records import FlowMessage, read_step
 
-__all__ = ["kept_in", "read_spread_plan"]
-
 _log = get_logger("workflows")
 
 _PAGE_BYTES = 8 << 20  # bytes of results that one call reads

@@ -33,8 +33,6 @@ from workflows.records.entries import Entry
 from workflows.records.failures import reason_in
 from workflows.records.records import FlowMessage, cause_of
 
-__all__ = ["StoppedFlow", "undo_entry", "unwind"]
-
 
 class StoppedFlow(Protocol):
     """A claimed flow that is stopped: what its kind knows of its undoing. The methods raise LeaseLost,

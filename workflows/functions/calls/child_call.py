@@ -27,8 +27,6 @@ from workflows.records.ids import is_nested, member_id, nested_flow_id
 from workflows.records.indeterminate import is_unknown
 from workflows.records.records import decode_step, describe_flow, read_flow_failure, revive_flow, stalls_in
 
-__all__ = ["ChildCall", "FlowCall", "JobCall", "end_entry"]
-
 R = TypeVar("R")
 
 

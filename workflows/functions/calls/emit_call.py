@@ -50,8 +50,6 @@ from workflows.functions.code_run import CodeRun, Scope
 from workflows.functions.history import Record
 from workflows.functions.origin import Origin, set_origin
 
-__all__ = ["EmitCall"]
-
 R = TypeVar("R")
 
 

@@ -26,8 +26,6 @@ from workflows.functions.history import Record
 from workflows.functions.origin import note_beside
 from workflows.records.entries import Entry
 
-__all__ = ["Branch", "Gather", "Race", "Winner"]
-
 T = TypeVar("T")
 
 

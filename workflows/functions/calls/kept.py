@@ -54,8 +54,6 @@ import msgspec
 from workflows.functions.history import ENDS, is_under, losers, split_position
 from workflows.records.entries import Entry
 
-__all__ = ["Kept", "kept_entries"]
-
 _FORGOTTEN = ("undo", "hook", "raised", "try", "cut", "stop")
 
 

@@ -20,8 +20,6 @@ from workflows.functions.code_run import Call, CodeRun, Mark, Part, Scope
 from workflows.functions.history import Record
 from workflows.functions.origin import note_beside
 
-__all__ = ["MapCall"]
-
 
 class MapCall(Call[Any]):
     """Calls a task with each item."""

@@ -36,8 +36,6 @@ from workflows.records.entries import Entry
 if TYPE_CHECKING:
     from workflows.execution.surroundings import PoolSlots
 
-__all__ = ["HELD_SECONDS", "StepCall"]
-
 R = TypeVar("R")
 
 HELD_SECONDS = 1.0

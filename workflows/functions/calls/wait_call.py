@@ -17,8 +17,6 @@ from workflows.functions.history import Record
 from workflows.functions.origin import Origin, set_origin
 from workflows.records.entries import Entry, chosen_id
 
-__all__ = ["SleepCall", "WaitCall"]
-
 R = TypeVar("R")
 
 

@@ -22,8 +22,6 @@ from eventbus.dashboard.entry.rights import Action
 from eventbus.dashboard.problem import Problem
 from eventbus.model.names import EVENT_QUEUES, queue_name, split_group
 
-__all__ = ["READS", "read_event", "read_events"]
-
 _ACTIONS: tuple[Action, ...] = ("event.emit",)
 
 

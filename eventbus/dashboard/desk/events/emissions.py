@@ -28,8 +28,6 @@ from eventbus.model.names import queue_name
 from eventbus.model.redaction.redacting import find_hidden
 from eventbus.settings.keywords import EmitKeywords
 
-__all__ = ["ACTS", "EmitOrder", "WaitQuery", "emit_event", "typed_payload"]
-
 _LONGEST_WAIT = 8.0
 _SENT_WITHIN = 5.0
 

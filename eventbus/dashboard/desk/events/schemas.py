@@ -12,8 +12,6 @@ import msgspec
 
 from eventbus.model.type_matching import is_untyped
 
-__all__ = ["FormField", "fields_of", "payload_of", "schema_of"]
-
 _KINDS: dict[str, Literal["text", "integer", "number", "flag"]] = {
     "string": "text",
     "integer": "integer",

@@ -21,8 +21,6 @@ from eventbus.errors import UnknownJob
 from eventbus.model.codec import json_values
 from eventbus.model.states import FINAL_STATES
 
-__all__ = ["READS", "FoundFlow", "find_flow", "flow_target", "flows_of", "may_see", "states_of", "view_flow"]
-
 _VALUES = ("input", "output", "own_state")
 _ACTIONS: tuple[Action, ...] = ("flow.cancel", "flow.retry", "flow.signal")
 

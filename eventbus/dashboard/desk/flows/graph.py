@@ -10,8 +10,6 @@ from eventbus.dashboard.desk.flows.flow import FoundFlow, find_flow, flows_of, m
 from eventbus.dashboard.desk.rows import Read
 from eventbus.dashboard.entry.gate import Caller
 
-__all__ = ["READS", "EdgeLine", "GraphQuery", "GraphView", "NodeLine", "view_graph"]
-
 
 class GraphQuery(msgspec.Struct, frozen=True):
     """`fold`: more than twelve parts between the same neighbours are one node, and there are 300 nodes at

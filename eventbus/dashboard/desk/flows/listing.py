@@ -16,8 +16,6 @@ from eventbus.dashboard.desk.flows.flow import flow_target, flows_of, may_see
 from eventbus.dashboard.desk.rows import Read
 from eventbus.dashboard.entry.gate import Caller
 
-__all__ = ["READS", "FlowLine", "FlowList", "FlowsQuery", "VersionLine", "read_flows", "read_versions"]
-
 _SEEN = 1000
 """How many flows are looked at for one page."""
 

@@ -14,8 +14,6 @@ from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.reading import read_json
 from eventbus.model.states import FINAL_STATES
 
-__all__ = ["ACTS"]
-
 
 class RetryOrder(BareOrder, frozen=True):
     """Run a flow again that has ended. `run` is the number of the run that is known to the caller, so that
