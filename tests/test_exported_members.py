@@ -219,10 +219,10 @@ _OFFERED = {
         "on_failure pause pool pools queues remove_group result resume schedules set_limit settings start "
         "stop subscribe sync unsubscribe use watch watching worker"
     ),
-    # `add`, `append`, `has_job_of`, `remove`, `running` and `start` are for the provider; the API reference
+    # `add`, `has_job_of`, `remove`, `running` and `start` are for the provider; the API reference
     # leaves them out.
     eventbus.EventWorker: (
-        "add append claimed has_job_of health id is_idle queues remove request_stop running start stop wait "
+        "add claimed has_job_of health id is_idle queues remove request_stop running start stop wait "
         "wait_drained"
     ),
     eventbus.Handlers: "on",

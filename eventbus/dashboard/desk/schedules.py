@@ -103,7 +103,7 @@ async def run_schedule(
     desk: Desk, _caller: Caller, schedule: ScheduleReport, _order: BareOrder
 ) -> ActionResult:
     """Make a job of a schedule now."""
-    job_id = await desk.provider.schedules.get(schedule.id).trigger()
+    job_id = await desk.provider.schedules.get(schedule.id).run_now()
     return ActionResult(changed=True, note=f"job {job_id} is made", job_id=job_id)
 
 

@@ -10,7 +10,7 @@ import pytest
 from eventbus import Retry
 from eventbus.lowlevel import clock
 from workflows import FlowContext, FlowError, StepContext, Workflow, WorkflowProvider, durable, step, task
-from workflows.client.rollbacks_around import rollbacks_around
+from workflows.client.inspection import _rollbacks_around
 
 pytestmark = pytest.mark.virtual
 
@@ -111,4 +111,4 @@ async def test_a_flow_around_it_that_is_gone_tells_nothing(open_flows: OpenFlows
     flows = await open_flows(worker=False)
     gone = "outer~0123456789abcdef0123"
     for flow_id in (gone, f"{gone}/1/middle/0/middle~0", f"{gone}/1/middle/0/middle~0/1/inner/0/inner~0"):
-        assert await rollbacks_around(flows._jobs, flow_id, clock.monotonic() + 5) == []
+        assert await _rollbacks_around(flows._jobs, flow_id, clock.monotonic() + 5) == []
