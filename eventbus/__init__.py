@@ -131,6 +131,7 @@ _PLACES = (
     "model.batch",
     "settings.keywords",
     "model.event",
+    "telemetry.change",
     "telemetry.job_failure",
     "handlers.middleware",
     "handlers.context",
@@ -156,7 +157,7 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
         for path in _PLACES if name in __all__ else ():
             module = import_module(f"eventbus.{path}")
-            if name in module.__all__:
+            if hasattr(module, name):
                 # Kept as a global, so that Python asks this function once for each name.
                 found = globals()[name] = getattr(module, name)
                 return found

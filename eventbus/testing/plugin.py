@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from eventbus.testing.bus import TestBus
     from eventbus.testing.server import TestServer
 
-__all__: list[str] = []
 
 _BUS = "eventbus.testing.bus"
 
