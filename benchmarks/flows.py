@@ -160,9 +160,7 @@ async def hearer(ctx: FlowContext[Start]) -> int:
     return await ctx.wait_for(going) + 1
 
 
-def serve_waits(
-    provider: EventProvider,
-) -> tuple[WorkflowProvider, Durable[Start, int], Durable[Start, int]]:
+def serve_waits(provider: EventProvider) -> tuple[WorkflowProvider, Durable[Start, int], Durable[Start, int]]:
     """Register the flows that wait with a provider that has not started."""
     flows = WorkflowProvider(provider)
     flows.register(sleeper)

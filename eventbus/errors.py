@@ -147,12 +147,7 @@ class EmitError(EventBusError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        event: str = "",
-        job_id: str = "",
-        enqueued: Literal[False] | None = False,
+        self, message: str, *, event: str = "", job_id: str = "", enqueued: Literal[False] | None = False
     ) -> None:
         super().__init__(message)
         self.event = event

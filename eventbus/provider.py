@@ -452,11 +452,7 @@ class EventProvider(HandlerRegistry):
         await controls.pause(event, group, reason=reason, by=by, call_timeout=call_timeout)
 
     async def resume(
-        self,
-        event: Event[Any, Any] | str,
-        *,
-        group: str | None = None,
-        call_timeout: Duration | None = None,
+        self, event: Event[Any, Any] | str, *, group: str | None = None, call_timeout: Duration | None = None
     ) -> None:
         """Let workers claim jobs of a paused event again, and wake them. Does nothing if it is not paused.
 

@@ -258,11 +258,7 @@ class SyncProvider:
         run_blocking(self._thread.find(), self._provider.pause(event, **options))
 
     def resume(
-        self,
-        event: Event[Any, Any] | str,
-        *,
-        group: str | None = None,
-        call_timeout: Duration | None = None,
+        self, event: Event[Any, Any] | str, *, group: str | None = None, call_timeout: Duration | None = None
     ) -> None:
         """Let workers claim jobs of a paused event again, as `EventProvider.resume`."""
         loop = self._thread.find()

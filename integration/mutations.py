@@ -53,10 +53,7 @@ SUBJECTS = {
     ),
     "rights": Subject(
         ["eventbus/dashboard/entry"],
-        [
-            ["tests/unit/test_named_places.py", "tests/dashboard"],
-            ["tests/cli/test_dashboard.py"],
-        ],
+        [["tests/unit/test_named_places.py", "tests/dashboard"], ["tests/cli/test_dashboard.py"]],
     ),
     "redaction": Subject(
         ["eventbus/model/redaction", "eventbus/dashboard/redaction.py", "eventbus/telemetry/carried.py"],

@@ -135,17 +135,11 @@ class WorkflowProvider(FlowPauses, FlowLooks, ManyFlows):
 
     @overload
     async def execute(
-        self,
-        workflow: Workflow[I, O] | Durable[I, O],
-        input: I,
-        **options: Unpack[StartKeywords],
+        self, workflow: Workflow[I, O] | Durable[I, O], input: I, **options: Unpack[StartKeywords]
     ) -> FlowHandle[O]: ...
     @overload
     async def execute(
-        self,
-        workflow: type[StateMachine[I]],
-        input: I,
-        **options: Unpack[StartKeywords],
+        self, workflow: type[StateMachine[I]], input: I, **options: Unpack[StartKeywords]
     ) -> FlowHandle[Any]: ...
     async def execute(
         self,
@@ -261,8 +255,7 @@ class WorkflowProvider(FlowPauses, FlowLooks, ManyFlows):
         known = definition_of(workflow, "the workflow of a flow")
         if known.name != name:
             raise UnknownJob(
-                flow_id,
-                f"{shown(flow_id)} is the id of a flow of workflow {name!r}, not of {known.name!r}",
+                flow_id, f"{shown(flow_id)} is the id of a flow of workflow {name!r}, not of {known.name!r}"
             )
         return FlowHandle(flow_id, self._jobs, self._definitions.reading_of(known), self, self._sender)
 

@@ -24,10 +24,7 @@ class Memory:
 
     name = "memory"
     title = "memory in the server for each kept finished job, awaited"
-    columns = (
-        Column("bytes", "bytes/job"),
-        Column("over", "over payload and result, bytes/job"),
-    )
+    columns = (Column("bytes", "bytes/job"), Column("over", "over payload and result, bytes/job"))
     variants = ('{"n": i}', f"payload of 1,000 bytes, result of {_TEXT + 2}")
     limits = (Limit("bytes", variants[0], 230.0), Limit("over", variants[1], 560.0))
     most_rounds = 1

@@ -68,10 +68,7 @@ class Idle:
 
     name = "idle"
     title = "an idle worker with 10 event types"
-    columns = (
-        Column("sent", "commands sent, 1/s"),
-        Column("in_scripts", "commands inside its scripts, 1/s"),
-    )
+    columns = (Column("sent", "commands sent, 1/s"), Column("in_scripts", "commands inside its scripts, 1/s"))
     variants = ("worker",)
     limits = (Limit("sent", "worker", 2.0),)
     most_rounds = 1

@@ -11,12 +11,7 @@ from benchmarks.report.reasons import REASONS
 from benchmarks.rounds import Cell, Results
 from benchmarks.works import Goal, Work
 
-FIGURES = {
-    "per_second": "{unit}s/s",
-    "server_cpu_us": "server CPU",
-    "p50_ms": "p50",
-    "p99_ms": "p99",
-}
+FIGURES = {"per_second": "{unit}s/s", "server_cpu_us": "server CPU", "p50_ms": "p50", "p99_ms": "p99"}
 """The names of compared figures: field of a line → words, with the `unit` that is counted."""
 
 

@@ -90,11 +90,7 @@ REASONS: dict[tuple[str, str, str], str] = {
         "BullMQ",
     ): "two script calls and four messages one after the other, between three processes that "
     "each wake up for it; the floor has the same four messages without scripts, and is at 0.46 itself",
-    (
-        "the server's CPU for each plain job: add in bulk, claim and settle",
-        "all of it, µs/job",
-        "",
-    ): _LUA,
+    ("the server's CPU for each plain job: add in bulk, claim and settle", "all of it, µs/job", ""): _LUA,
     ("with 1,000,000 jobs waiting in the queue (20 times --count): empty server", _CALL, ""): _LOAD,
     (
         _WAITING,

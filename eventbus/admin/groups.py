@@ -75,13 +75,7 @@ def _report(queue: str, group: str, look: QueueLook) -> GroupReport:
 
 
 async def remove_group(
-    store: Store,
-    settings: Settings,
-    queue: str,
-    group: str,
-    *,
-    force: bool,
-    call_timeout: Duration | None,
+    store: Store, settings: Settings, queue: str, group: str, *, force: bool, call_timeout: Duration | None
 ) -> int:
     """Remove a group of an event's queue; see `EventProvider.remove_group`."""
     if check_group(group) == DEFAULT_GROUP:

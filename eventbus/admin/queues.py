@@ -120,10 +120,7 @@ class Queues(Namespace):
         return await store.inspection.roster.queues(deadline=self._deadline())
 
     async def count(
-        self,
-        event_or_queue: Event[Any, Any] | str,
-        *,
-        states: Sequence[JobState] = get_args(JobState),
+        self, event_or_queue: Event[Any, Any] | str, *, states: Sequence[JobState] = get_args(JobState)
     ) -> dict[str, int]:
         """Return how many jobs an event, or a queue, has in each state. Counts the jobs that `jobs.list`
         lists.

@@ -55,8 +55,7 @@ _COMMANDS = {
     ),
     "queues": OwnCommand("eventbus.cli.controls.queues:app", "Pause queues, resume, limit and list them."),
     "operations": OwnCommand(
-        "eventbus.cli.controls.operations:app",
-        "Bulk operations: one action for many jobs, done by workers.",
+        "eventbus.cli.controls.operations:app", "Bulk operations: one action for many jobs, done by workers."
     ),
     "schedules": OwnCommand("eventbus.cli.commands.schedules:app", "List schedules and change them."),
     "server": OwnCommand("eventbus.cli.commands.server:app", "The embedded server."),

@@ -22,11 +22,7 @@ _PAUSE = 0.2  # seconds between two attempts to connect
 
 @asynccontextmanager
 async def started(
-    provider: EventProvider,
-    *,
-    patience: float = 0.0,
-    reads_only: bool = False,
-    expects: Expected = "nothing",
+    provider: EventProvider, *, patience: float = 0.0, reads_only: bool = False, expects: Expected = "nothing"
 ) -> AsyncGenerator[None]:
     """Start the provider for the block, and stop it after that. Waits `patience` seconds for its server.
 

@@ -253,13 +253,7 @@ class Emitter:
         if refusal := self._refusal or self._uplink.why_broken:
             raise ProviderStopped(f"cannot start {reading.name}: {refusal}")
         emission: PendingEmission[Any] = PendingEmission(
-            reading,
-            self.tracker,
-            tree.id,
-            correlation_id,
-            None,
-            reply=True,
-            causation_id=current().job_id,
+            reading, self.tracker, tree.id, correlation_id, None, reply=True, causation_id=current().job_id
         )
         emission.keep_quiet()
         if tree.is_lone:

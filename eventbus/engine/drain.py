@@ -149,7 +149,4 @@ def _stuck(waits: Sequence[HandlerWait], idle: Collection[str]) -> list[HandlerW
 
 def _names(jobs: Sequence[Job]) -> dict[str, object]:
     """Return log fields: how many jobs of each queue, and the ids of the first ones."""
-    return {
-        "queues": dict(Counter(job.queue for job in jobs)),
-        "jobs": [job.id for job in jobs[:_NAMED]],
-    }
+    return {"queues": dict(Counter(job.queue for job in jobs)), "jobs": [job.id for job in jobs[:_NAMED]]}

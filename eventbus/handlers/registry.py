@@ -37,12 +37,7 @@ class HandlerRegistry:
     ) -> Callable[[F], F]: ...
     @overload
     def on(  # pyright: ignore[reportOverlappingOverload]  (the result None has a wider return type)
-        self,
-        event: Event[P, None],
-        *,
-        batch: Batch,
-        group: str = ...,
-        **options: Unpack[HandlerKeywords],
+        self, event: Event[P, None], *, batch: Batch, group: str = ..., **options: Unpack[HandlerKeywords]
     ) -> BatchRegistrar[P, Sequence[Exception | None] | None]: ...
     @overload
     def on(

@@ -174,11 +174,7 @@ def check_default(rule: Retry, event: str, *, retry_on: Sequence[type[Exception]
 
 
 def check_answers(
-    rule: Retry | None,
-    where: str,
-    *,
-    errors: Sequence[type[Exception]],
-    retry_on: Sequence[type[Exception]],
+    rule: Retry | None, where: str, *, errors: Sequence[type[Exception]], retry_on: Sequence[type[Exception]]
 ) -> None:
     """Raise DefinitionError, naming `where`, if a rule contradicts what is declared: `errors` are answers,
     but not `retry_on`.

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_SAVES = (
-    ("aof_last_write_status", "write of its append-only file"),
-    ("rdb_last_bgsave_status", "snapshot"),
-)
+_SAVES = (("aof_last_write_status", "write of its append-only file"), ("rdb_last_bgsave_status", "snapshot"))
 
 
 def parse_info(text: str) -> dict[str, str]:

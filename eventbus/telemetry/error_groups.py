@@ -31,11 +31,7 @@ _LEAVES = "__eventbus_leaves__"
 
 
 def ends_attempts(
-    error: BaseException,
-    rule: Retry,
-    is_end: Callable[[BaseException], bool],
-    *,
-    is_undo: bool = False,
+    error: BaseException, rule: Retry, is_end: Callable[[BaseException], bool], *, is_undo: bool = False
 ) -> bool:
     """Return whether no attempt follows an error, however many are left.
 

@@ -27,11 +27,5 @@ async def tick(payload: Any, ctx: EventContext) -> None:
 
 for number in range(5):
     provider.schedules.every(
-        "500ms",
-        "tick",
-        id=f"s{number}",
-        payload=number,
-        immediately=True,
-        overlap="allow",
-        catch_up="all",
+        "500ms", "tick", id=f"s{number}", payload=number, immediately=True, overlap="allow", catch_up="all"
     )

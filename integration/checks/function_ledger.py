@@ -257,11 +257,7 @@ def _below(head: str, paths: dict[str, str]) -> dict[str, str]:
 
 
 async def read_function_account(
-    flows: WorkflowProvider,
-    function: Function,
-    course: Course,
-    flow_id: str,
-    heard: Any,
+    flows: WorkflowProvider, function: Function, course: Course, flow_id: str, heard: Any
 ) -> FunctionAccount:
     """Read the account of a flow, with those of the flows that it started."""
     report, around = split_around(await flows.report(flow_id))

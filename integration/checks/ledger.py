@@ -23,13 +23,7 @@ from typing import Any, NamedTuple
 from checks.account import STOPPED, Account, AnyAccount
 from harness.journal import Entry, Journal
 
-from workflows import (
-    FlowCancelled,
-    FlowError,
-    FlowTimeout,
-    StepError,
-    StepReport,
-)
+from workflows import FlowCancelled, FlowError, FlowTimeout, StepError, StepReport
 from workflows.records.ids import parent_of, split_item
 
 __all__ = ["Ledger", "Line"]

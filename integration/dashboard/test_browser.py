@@ -354,12 +354,7 @@ async def test_check_24_a_keyboard_alone_is_enough_and_its_place_is_seen(shop: S
 async def test_no_page_is_wider_than_its_window(shop: Shop, open_page: Open, size: dict[str, int]) -> None:
     job_id, flow_id = await shop.fail("no" * 300), await shop.undo()
     page = await open_page(viewport=size)
-    for path in (
-        "/",
-        "/queues/event.paid?state=failed",
-        f"/jobs/{job_id}",
-        f"/flows/{flow_id}",
-    ):
+    for path in ("/", "/queues/event.paid?state=failed", f"/jobs/{job_id}", f"/flows/{flow_id}"):
         await page.goto(path)
         assert await page.evaluate("document.documentElement.scrollWidth") <= size["width"], path
     assert re.match(r"http://localhost:\d+/flows/", page.url)

@@ -181,9 +181,7 @@ async def test_check_11_a_rollback_goes_on_after_a_kill_and_undoes_nothing_twice
         gates("go-on")
         start()
         await wait_until(
-            page,
-            "() => document.querySelector('#live .state').innerText === 'failed'",
-            "it went on",
+            page, "() => document.querySelector('#live .state').innerText === 'failed'", "it went on"
         )
         assert await page.evaluate("window.isSame")
         told = await page.locator("ol.rollbacks li").all_inner_texts()

@@ -68,11 +68,7 @@ class _Stage:
 async def shop() -> AsyncIterator[_Stage]:
     """In place of the shop of the other tests."""
     stage = _Stage()
-    async with (
-        stage.provider,
-        play(stage.provider, stage.flows, stage.delivery) as scene,
-        serving(stage),
-    ):
+    async with stage.provider, play(stage.provider, stage.flows, stage.delivery) as scene, serving(stage):
         stage.paths = scene.paths
         yield stage
 

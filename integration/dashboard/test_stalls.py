@@ -19,10 +19,7 @@ from eventbus.dashboard import Dashboard
 
 @pytest.mark.servers("valkey")
 async def test_check_8_a_job_that_failed_twice_stalled_and_completed_tells_all_of_it(
-    server: Backend,
-    journal: Journal,
-    gates: Callable[[str], None],
-    start_worker: Callable[..., Program],
+    server: Backend, journal: Journal, gates: Callable[[str], None], start_worker: Callable[..., Program]
 ) -> None:
     worker = start_worker(server, lease="2s")
     async with EventProvider(server.url) as provider:

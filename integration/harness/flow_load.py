@@ -33,14 +33,7 @@ class FlowLoad:
     """Executes so many flows of random shapes. `patience` is the seconds in which each must have ended."""
 
     def __init__(
-        self,
-        seed: int,
-        flows: int,
-        *,
-        graphs: int,
-        functions: int,
-        patience: float,
-        has_threads: bool = True,
+        self, seed: int, flows: int, *, graphs: int, functions: int, patience: float, has_threads: bool = True
     ) -> None:
         """Without `has_threads` no step and no task is a plain function."""
         self.seed, self.flows = seed, flows

@@ -44,20 +44,14 @@ class Leftovers:
             return
         backend.resume()  # a failed test may have left it paused
         wait_until(
-            "no connection is left",
-            lambda: not connections(backend),
-            story=lambda: str(connections(backend)),
+            "no connection is left", lambda: not connections(backend), story=lambda: str(connections(backend))
         )
         if backend.is_sound:
             problems = Audit(backend).problems
             assert problems == [], f"left in the server: {problems[:10]}"
 
     def _check_process(self) -> None:
-        wait_until(
-            "no thread is left",
-            lambda: set(threading.enumerate()) <= self._threads,
-            story=_threads,
-        )
+        wait_until("no thread is left", lambda: set(threading.enumerate()) <= self._threads, story=_threads)
         left = {pid: name for pid, name in child_processes().items() if pid not in self._children}
         assert left == {}, f"child processes are left, of process {os.getpid()}"
 

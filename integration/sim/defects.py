@@ -59,10 +59,7 @@ DEFECTS = [
         "  if false then\n",
     ),
     Defect(
-        "older copy of a turn not refused",
-        f"{_LUA}/turn.lua",
-        "  if last[1] > call then",
-        "  if false then",
+        "older copy of a turn not refused", f"{_LUA}/turn.lua", "  if last[1] > call then", "  if false then"
     ),
     Defect(
         "renewal does not give back unknown holds",

@@ -45,13 +45,7 @@ from typing import Any, Literal, TypeAlias
 from eventbus.errors import StoreUnavailable
 from eventbus.store.connection.wire import Refusal, ReplySink, Wire
 from eventbus.store.scripting.scripts import list_scripts, load_script
-from eventbus.testing.network import (
-    Network,
-    VirtualConnector,
-    VirtualWire,
-    _BlockingConnection,
-    _is_blocking,
-)
+from eventbus.testing.network import Network, VirtualConnector, VirtualWire, _BlockingConnection, _is_blocking
 from eventbus.testing.nodes import Node
 from eventbus.testing.server import TestServer
 from eventbus.testing.virtual_time import VirtualTime

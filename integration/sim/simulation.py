@@ -60,12 +60,7 @@ class Simulation(World):
         if not self.kind.fails_over:
             orders = (*orders, "cancel", "retry", "again")
         self.load = ToilLoad(
-            seed,
-            jobs,
-            timeout=self.timeout,
-            late=_LATE,
-            longest=self._longest,
-            orders=orders,
+            seed, jobs, timeout=self.timeout, late=_LATE, longest=self._longest, orders=orders
         )
         self._deliveries = Deliveries()
         self._heard_late: set[str] = set()

@@ -75,13 +75,7 @@ class World(ABC):
     targets = TARGETS
 
     def __init__(
-        self,
-        seed: int,
-        folder: Path,
-        server: Backend,
-        *,
-        kind: str = "",
-        tape: IO[str] | None = None,
+        self, seed: int, folder: Path, server: Backend, *, kind: str = "", tape: IO[str] | None = None
     ) -> None:
         self.seed = seed
         self.kind_name = kind or kind_of(seed)

@@ -87,10 +87,7 @@ def test_each_tenant_has_its_limits_while_workers_are_killed_and_waits_for_no_ot
             fleet.kill(rng)
             for pid in fleet.killed - before:
                 journal.write("killed", "", 0, pid)
-        wait_until(
-            "all jobs have ended",
-            lambda: len({each.job for each in journal.read("ended")}) == 10_000,
-        )
+        wait_until("all jobs have ended", lambda: len({each.job for each in journal.read("ended")}) == 10_000)
         assert set(fleet.end()) == {0}
         entries = journal.read()
         _check_at_once(entries)

@@ -23,9 +23,7 @@ from eventbus.store.diagnostics import TRIED, Finding
 Invoke = Callable[..., Result]
 
 _RULE = re.search(
-    r"```acl\n(.*?)```",
-    (Path(__file__).parents[2] / "docs" / "operations.md").read_text(),
-    re.DOTALL,
+    r"```acl\n(.*?)```", (Path(__file__).parents[2] / "docs" / "operations.md").read_text(), re.DOTALL
 )
 
 

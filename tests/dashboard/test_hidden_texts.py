@@ -508,9 +508,7 @@ async def _undoes(ctx: FlowContext[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "definition",
-    [_outer_local, _outer_spread, _emits, _undoes],
-    ids=["local", "spread", "emission", "undo"],
+    "definition", [_outer_local, _outer_spread, _emits, _undoes], ids=["local", "spread", "emission", "undo"]
 )
 async def test_what_others_said_of_a_sensitive_value_is_hidden_in_the_steps_of_its_flow(
     make_provider: Callable[..., EventProvider], open_dashboard: Open, logs: list[Any], definition: Any

@@ -50,11 +50,7 @@ class Journal(MemoryRecorder):
         """Called with each entry before it is recorded."""
 
     async def append(
-        self,
-        entries: Sequence[Entry],
-        *,
-        live: Mapping[str, str] | None = None,
-        taken: Sequence[str] = (),
+        self, entries: Sequence[Entry], *, live: Mapping[str, str] | None = None, taken: Sequence[str] = ()
     ) -> None:
         """Record slowly."""
         (entry,) = entries

@@ -25,11 +25,7 @@ class Program:
     """One process of `python -m eventbus`, behind its imports; threads read its output as it comes."""
 
     def __init__(
-        self,
-        *words: str,
-        environment: Mapping[str, str],
-        folder: Path = _FOLDER,
-        output: int | None = None,
+        self, *words: str, environment: Mapping[str, str], folder: Path = _FOLDER, output: int | None = None
     ) -> None:
         """If `output` is a pipe of the test, the test reads it."""
         self.output: list[str] = []

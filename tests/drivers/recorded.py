@@ -98,11 +98,7 @@ class RecordedFlow:
         self.inbox.append(SentSignal(f"s{self.sent}", self.sent, name, msgspec.json.encode(payload).decode()))
 
     async def append(
-        self,
-        entries: Sequence[Entry],
-        *,
-        live: Mapping[str, str] | None = None,
-        taken: Sequence[str] = (),
+        self, entries: Sequence[Entry], *, live: Mapping[str, str] | None = None, taken: Sequence[str] = ()
     ) -> None:
         """Record, or die instead when the journal has `dies_at` entries."""
         await asyncio.sleep(0)

@@ -135,9 +135,7 @@ async def test_a_worker_that_has_left_announces_itself_no_more(
 
 
 async def test_a_word_that_is_refused_does_not_keep_the_stop(
-    make_provider: MakeProvider,
-    logs: list[MutableMapping[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    make_provider: MakeProvider, logs: list[MutableMapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(self: PresenceStore, *given: Any, **options: Any) -> int:
         raise StoreRefused("no")

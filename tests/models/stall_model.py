@@ -94,11 +94,7 @@ def is_spent(job: Stalled, blame: Blame, max_stalls: int) -> bool:
 
 
 def note_rooms(
-    turn: Turn,
-    answer: TurnAnswer,
-    jobs: Mapping[str, Job],
-    waiting: Callable[[str], list[Job]],
-    until: int,
+    turn: Turn, answer: TurnAnswer, jobs: Mapping[str, Job], waiting: Callable[[str], list[Job]], until: int
 ) -> None:
     """Note who makes room for the suspects that an answer met; what was claimed needs none any more."""
     for row in answer.watches:

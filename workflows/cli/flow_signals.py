@@ -166,10 +166,7 @@ def check_place(app: str, flow_id: str, place: str) -> None:
 
 
 def list_waiting(
-    *,
-    workflow: WorkflowOption = None,
-    as_json: JsonOption = False,
-    url: UrlOption = None,
+    *, workflow: WorkflowOption = None, as_json: JsonOption = False, url: UrlOption = None
 ) -> int:
     """List what the open flows wait for: signals, times, workers and retries; with --json an object on a
     line.

@@ -260,11 +260,7 @@ class FlowHandle(Generic[O]):
         )
 
     async def retry(
-        self,
-        resume: bool | None = None,
-        *,
-        target: str | None = None,
-        call_timeout: Duration | None = None,
+        self, resume: bool | None = None, *, target: str | None = None, call_timeout: Duration | None = None
     ) -> None:
         """Run the flow again, as `WorkflowProvider.retry` does; return once that is recorded.
 

@@ -86,11 +86,7 @@ class FlowPauses:
             _check_has_queue(found)
         await self.provider.set_limit(queue, limit, call_timeout=call_timeout)
 
-    def _queue_of(
-        self,
-        workflow: AnyWorkflow[Any, Any] | str,
-        step: Step[Any, Any] | str | None,
-    ) -> str:
+    def _queue_of(self, workflow: AnyWorkflow[Any, Any] | str, step: Step[Any, Any] | str | None) -> str:
         if isinstance(workflow, str):
             name = check_workflow_name(workflow)
         else:

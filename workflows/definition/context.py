@@ -420,9 +420,7 @@ def attempt_of(ctx: StepContext[Any], kind: AttemptKind) -> AttemptContext:
     )
 
 
-def loaded_of(
-    ctx: StepContext[Any],
-) -> tuple[Mapping[str, StepRecord], Collection[str], Attempt]:
+def loaded_of(ctx: StepContext[Any]) -> tuple[Mapping[str, StepRecord], Collection[str], Attempt]:
     """Return what a context was made of: the loaded records in its reach, the steps that are not loaded, and
     what its attempt can do itself.
     """

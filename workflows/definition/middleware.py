@@ -73,11 +73,7 @@ class AttemptContext:
             facts: dict[str, Any] = {"kind": self.kind, "workflow": self.workflow, "flow_id": self.flow_id}
             if self.step:
                 facts["step"] = self.step
-            facts |= {
-                "job_id": self.job_id,
-                "attempt": self.attempt,
-                "correlation_id": self.correlation_id,
-            }
+            facts |= {"job_id": self.job_id, "attempt": self.attempt, "correlation_id": self.correlation_id}
             self._log = get_logger("workflows.step").bind(
                 **facts, **trace_facts(trace_id_of(self.traceparent))
             )

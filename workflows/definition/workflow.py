@@ -234,12 +234,7 @@ class Workflow(FlowDefinition[I, O], EachSteps[I], PauseSteps[I], FlowSteps[I], 
     ) -> SyncStep[I, R]: ...
     @overload
     def step(
-        self,
-        function: None = None,
-        /,
-        *,
-        after: After | UnsetType = ...,
-        **options: Unpack[StepKeywords[I]],
+        self, function: None = None, /, *, after: After | UnsetType = ..., **options: Unpack[StepKeywords[I]]
     ) -> StepDecorator[I]: ...
 
     def step(

@@ -48,11 +48,7 @@ class Activation:
         return self.job.signals
 
     async def append(
-        self,
-        entries: Sequence[Entry],
-        *,
-        live: Mapping[str, str] | None = None,
-        taken: Sequence[str] = (),
+        self, entries: Sequence[Entry], *, live: Mapping[str, str] | None = None, taken: Sequence[str] = ()
     ) -> None:
         """Record entries, live texts and the signals that they take, all or nothing up to 1,000 entries.
 

@@ -181,11 +181,7 @@ class GraphJournal(FlowRecorder):
             self._is_begun = True
 
     async def append(
-        self,
-        entries: Sequence[Entry],
-        *,
-        live: Mapping[str, str] | None = None,
-        taken: Sequence[str] = (),
+        self, entries: Sequence[Entry], *, live: Mapping[str, str] | None = None, taken: Sequence[str] = ()
     ) -> None:
         """Append entries behind what must be recorded before them. Raises what `Activation.append` raises."""
         begins = [] if self._is_begun else [self._flow.first_entry()]

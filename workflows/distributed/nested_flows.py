@@ -17,11 +17,7 @@ from workflows.records.records import FlowMessage
 
 
 async def make_nested(
-    flow: Flow,
-    step: Step[Any, Any],
-    inner: AnyDefinition,
-    ctx: StepContext[Any],
-    flow_id: str,
+    flow: Flow, step: Step[Any, Any], inner: AnyDefinition, ctx: StepContext[Any], flow_id: str
 ) -> Member:
     """Return the root of the flow `flow_id` of `inner`, which `step` runs.
 

@@ -73,10 +73,7 @@ class InlineTools:
     """The FlowTools of an inline flow: it emits with the provider, and reads records from memory."""
 
     def __init__(
-        self,
-        provider: Any,
-        records: Mapping[str, StepRecord],
-        middleware: Sequence[FlowMiddleware] = (),
+        self, provider: Any, records: Mapping[str, StepRecord], middleware: Sequence[FlowMiddleware] = ()
     ) -> None:
         """Use `provider`; if it is None, a step that needs it fails with UsageError."""
         self._provider = provider

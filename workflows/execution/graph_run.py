@@ -341,12 +341,7 @@ class GraphRun:
         around.aliases[job_id] = around.job.id
         progress = self.progress.begin(step.name)
         own = StepAttempt(
-            around.host,
-            around.job,
-            step.saved_as,
-            where=step.where,
-            run=run.attempt,
-            progress=progress,
+            around.host, around.job, step.saved_as, where=step.where, run=run.attempt, progress=progress
         )
         try:
             with around.span(

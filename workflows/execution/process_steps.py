@@ -65,9 +65,7 @@ class PooledSteps:
     """Runs the functions of steps in the pools of one worker. The caller has taken a place of the pool."""
 
     def __init__(
-        self,
-        pools: WorkerPools,
-        call_sync: Callable[[Callable[[], Any], ThreadPool | None], Awaitable[Any]],
+        self, pools: WorkerPools, call_sync: Callable[[Callable[[], Any], ThreadPool | None], Awaitable[Any]]
     ) -> None:
         """`call_sync` runs a plain function in the threads of a pool."""
         self._pools = pools

@@ -337,9 +337,7 @@ class Saga:
 
     async def _attempt(self, undo: Undoable, number: int) -> Ended:
         attempt = AttemptRun(
-            lambda: self._call(undo, number),
-            what=f"the rollback of step {undo.path!r}",
-            timeout=undo.timeout,
+            lambda: self._call(undo, number), what=f"the rollback of step {undo.path!r}", timeout=undo.timeout
         )
         return await attempt.run()
 

@@ -75,12 +75,7 @@ def start_context(
 
 @contextmanager
 def work_span(
-    name: str,
-    attributes: Mapping[str, Any],
-    *,
-    traceparent: str,
-    tracestate: str,
-    links: Iterable[str] = (),
+    name: str, attributes: Mapping[str, Any], *, traceparent: str, tracestate: str, links: Iterable[str] = ()
 ) -> Generator[str]:
     """Open the span around one attempt; yield the `traceparent` for everything inside.
 

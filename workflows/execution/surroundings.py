@@ -92,11 +92,7 @@ class Recorder(Protocol):
         ...
 
     async def append(
-        self,
-        entries: Sequence[Entry],
-        *,
-        live: Mapping[str, str] | None = None,
-        taken: Sequence[str] = (),
+        self, entries: Sequence[Entry], *, live: Mapping[str, str] | None = None, taken: Sequence[str] = ()
     ) -> None:
         """Record entries, live texts and taken signals, all or nothing; raise if the run must end."""
         ...

@@ -328,11 +328,7 @@ class FunctionRun(CodeRun):
             begun, end = self._children.pop(place)
             call = self.pending.pop(place, None)
             made = end_entry(
-                begun,
-                end.result(),
-                flow_id=self.flow_id,
-                now_ms=self.now_ms,
-                is_wanted=call is not None,
+                begun, end.result(), flow_id=self.flow_id, now_ms=self.now_ms, is_wanted=call is not None
             )
             self.ended.append((call, made))
 

@@ -77,11 +77,7 @@ def _doubted(error: NonDeterminismError) -> NonDeterminismError:
         "so code that depends on them may have gone another way"
     )
     return NonDeterminismError(
-        told,
-        flow_id=error.flow_id,
-        position=error.position,
-        recorded=error.recorded,
-        asked=error.asked,
+        told, flow_id=error.flow_id, position=error.position, recorded=error.recorded, asked=error.asked
     )
 
 
@@ -166,11 +162,7 @@ class _Nowhere:
         self.clock: FlowClock = FlowClock(0)
 
     async def append(
-        self,
-        entries: Sequence[Entry],
-        *,
-        live: Mapping[str, str] | None = None,
-        taken: Sequence[str] = (),
+        self, entries: Sequence[Entry], *, live: Mapping[str, str] | None = None, taken: Sequence[str] = ()
     ) -> None:
         """Do nothing."""
 

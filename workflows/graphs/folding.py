@@ -86,9 +86,7 @@ def _merge(graph: Graph, groups: Sequence[Sequence[GraphNode]]) -> Graph:
     for edge in graph.edges:
         source, target = merged.get(edge.source), merged.get(edge.target)
         moved = msgspec.structs.replace(
-            edge,
-            source=source.name if source else edge.source,
-            target=target.name if target else edge.target,
+            edge, source=source.name if source else edge.source, target=target.name if target else edge.target
         )
         if moved.source != moved.target:
             edges[moved] = None

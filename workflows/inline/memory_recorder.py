@@ -57,11 +57,7 @@ class MemoryRecorder:
         return max((signal.order for signal in self.inbox), default=self._sent) + 1
 
     async def append(
-        self,
-        entries: Sequence[Entry],
-        *,
-        live: Mapping[str, str] | None = None,
-        taken: Sequence[str] = (),
+        self, entries: Sequence[Entry], *, live: Mapping[str, str] | None = None, taken: Sequence[str] = ()
     ) -> None:
         """Record, after a round of the event loop. Raises RunAgain if the code is to start again."""
         await asyncio.sleep(0)  # as an append to a server: an endless function leaves others their turn

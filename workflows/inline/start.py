@@ -118,10 +118,7 @@ def opener(environment: Environment, triggers: InlineTriggers, *, replays: bool 
 
 
 def _open_inner(
-    environment: Environment,
-    triggers: InlineTriggers,
-    replays: bool,
-    opening: Opening,
+    environment: Environment, triggers: InlineTriggers, replays: bool, opening: Opening
 ) -> InlineFlow | CodeFlow:
     definition, given, timeout = opening.definition, opening.given, opening.timeout
     facts = msgspec.structs.replace(opening.outer, flow_id=opening.id, run=1, data=FlowData())

@@ -149,11 +149,7 @@ class MachineContext(LifespanValues, Generic[S]):
             return None
         return Codec(type, role="result", owner=f"document {name!r}", max_bytes=MAX_DOCUMENT).decode(text)
 
-    def children(
-        self,
-        workflow: AnyWorkflow[Q, Any],
-        inputs: Iterable[Q],
-    ) -> None:
+    def children(self, workflow: AnyWorkflow[Q, Any], inputs: Iterable[Q]) -> None:
         """Start a flow of `workflow` for each of `inputs` with the move. A transition with `after` hears of
         their ends.
 

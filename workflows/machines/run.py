@@ -76,11 +76,7 @@ class MachineRun:
         )
         self._firing = Firing(definition, around, self._body_context)
         self._triggers = Triggers(
-            definition,
-            self._recording,
-            self._chooser,
-            come=self._come,
-            facts=around.facts,
+            definition, self._recording, self._chooser, come=self._come, facts=around.facts
         )
         self._decided: Fire | Rest | None = None
         """What the machine does at its place, chosen before the move there was recorded."""
@@ -270,10 +266,7 @@ class MachineRun:
         moved = self._moved_to(transition.target)
         moved.result = came.result
         kept = () if transition.after is not None else standing.awaited
-        awaited = (
-            *await self._look_ahead(self._still_awaited(transition, is_new=bool(new)), kept),
-            *new,
-        )
+        awaited = (*await self._look_ahead(self._still_awaited(transition, is_new=bool(new)), kept), *new)
         entry = recording.entry(
             "move",
             name=transition.name,

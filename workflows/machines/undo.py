@@ -81,12 +81,7 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
         around.enter_attempt(self.path, number, key, traceparent)
         try:
             await around.through(
-                "rollback",
-                self.path,
-                number,
-                traceparent,
-                context.state,
-                partial(undo, machine, context),
+                "rollback", self.path, number, traceparent, context.state, partial(undo, machine, context)
             )
         finally:
             context.close()

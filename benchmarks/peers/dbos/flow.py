@@ -18,17 +18,7 @@ sys.modules["sqlite3"], sys.modules["sqlite3.dbapi2"] = pysqlite3, pysqlite3.dba
 
 from dbos import DBOS  # noqa: E402  (it must find the newer SQLite)
 
-from benchmarks.measure import (  # noqa: E402
-    Flags,
-    Line,
-    Stopwatch,
-    check,
-    flags,
-    in_lanes,
-    report,
-    run,
-    with_quantiles,
-)
+from benchmarks.measure import Flags, Line, Stopwatch, check, flags, in_lanes, report, run, with_quantiles  # noqa: E402
 
 _WARM_UP_SHARE = 5
 

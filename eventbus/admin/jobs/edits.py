@@ -14,11 +14,7 @@ from eventbus.model.message import decode_message, encode_message
 from eventbus.model.redaction.hidden_values import mark_guessed
 from eventbus.model.redaction.redacting import find_hidden
 
-_PARTS = (
-    "its payload, delay or priority was edited",
-    "its due time is another one",
-    "it was attempted",
-)
+_PARTS = ("its payload, delay or priority was edited", "its due time is another one", "it was attempted")
 
 
 class JobEdit(msgspec.Struct, frozen=True, kw_only=True):

@@ -112,11 +112,7 @@ class Jobs(Namespace):
     """
 
     async def get(
-        self,
-        job_id: str,
-        *,
-        reveal: bool = False,
-        names: Callable[[str], bool] | None = None,
+        self, job_id: str, *, reveal: bool = False, names: Callable[[str], bool] | None = None
     ) -> JobReport:
         """Return the report of a job; `<id>@<group>` is the id of a group's job.
 
@@ -224,12 +220,7 @@ class Jobs(Namespace):
         deadline = self._deadline()
         return await self._edit(job_id, _PLACED, priority=check_priority(priority), deadline=deadline)
 
-    async def replace_payload(
-        self,
-        event: Event[Any, Any] | str,
-        job_id: str,
-        payload: Any,
-    ) -> bool:
+    async def replace_payload(self, event: Event[Any, Any] | str, job_id: str, payload: Any) -> bool:
         """Give a waiting, delayed or parked job of `event` another payload. Its meta data and its key stay;
         its limit key is that of the new payload.
 

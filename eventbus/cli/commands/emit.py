@@ -137,10 +137,7 @@ class _Emitting:
     async def emit_lines(self, place: str, limit: int) -> int:
         """Emit a payload for each line. Print the results in the order of the lines, or a summary."""
         source = open_lines(place)
-        with (
-            Interrupts() as interrupts,
-            Meter(source.size, prints=self._is_awaited) as meter,
-        ):
+        with Interrupts() as interrupts, Meter(source.size, prints=self._is_awaited) as meter:
             render = self._render if self._is_awaited else None
             relay = Relay(self._emit, render, limit=limit, output=sys.stdout.buffer, meter=meter)
             try:

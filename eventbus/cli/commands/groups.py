@@ -60,9 +60,7 @@ def _row(each: GroupReport) -> Row:
 
 
 _LISTING = Listing(
-    _row,
-    "event, group, >waiting, >parked, oldest, >workers, served",
-    none="no groups beside default",
+    _row, "event, group, >waiting, >parked, oldest, >workers, served", none="no groups beside default"
 )
 
 

@@ -43,7 +43,5 @@ def _row(each: AuditEntry) -> Row:
 
 
 _LISTING = Listing(
-    _row,
-    "at, actor, action, target, outcome, reason",
-    none="nobody did anything of this kind on a dashboard",
+    _row, "at, actor, action, target, outcome, reason", none="nobody did anything of this kind on a dashboard"
 )

@@ -26,8 +26,7 @@ def find(
     *,
     key: Annotated[str | None, typer.Option(help="The idempotency key, as it was emitted.")] = None,
     correlation_id: Annotated[
-        str | None,
-        typer.Option("--correlation-id", help="The id of the chain: jobs and flows."),
+        str | None, typer.Option("--correlation-id", help="The id of the chain: jobs and flows.")
     ] = None,
     old_correlation: Annotated[str | None, typer.Option("--correlation", hidden=True)] = None,
     field: Annotated[

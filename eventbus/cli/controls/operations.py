@@ -43,11 +43,7 @@ def list_operations(
 
 @app.command("show")
 def show(
-    operation: _Operation,
-    *,
-    as_json: JsonOption = False,
-    watch: WatchOption = False,
-    url: UrlOption = None,
+    operation: _Operation, *, as_json: JsonOption = False, watch: WatchOption = False, url: UrlOption = None
 ) -> None:
     """Show how far one operation is."""
     look(

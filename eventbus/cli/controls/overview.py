@@ -91,12 +91,7 @@ def _list_rates(given: str | Sequence[str], name: str) -> list[str]:
     return [show_rate(rate) for rate in read_rates(given, name)]
 
 
-def workers(
-    *,
-    as_json: LinesOption = False,
-    watch: WatchOption = False,
-    url: UrlOption = None,
-) -> None:
+def workers(*, as_json: LinesOption = False, watch: WatchOption = False, url: UrlOption = None) -> None:
     """List the workers: host, process, version, load, event loop's lag, when they were heard, queues."""
     look(
         url, lambda provider: provider.inspector.workers.list(), _print_workers, as_json=as_json, watch=watch

@@ -118,10 +118,7 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
             msgspec.convert(redaction.errors(fields, are_searched=True), JobReport), **values
         )
     return JobView(
-        job=report,
-        why=why,
-        has_payload=redaction.may_read,
-        may=desk.abilities(caller, target, *_ACTIONS),
+        job=report, why=why, has_payload=redaction.may_read, may=desk.abilities(caller, target, *_ACTIONS)
     )
 
 

@@ -109,9 +109,7 @@ async def preview_operation(
     """Count the jobs that an operation would be about."""
     queue = _find_queue(desk, caller, path)
     return await desk.provider.inspector.within(timeouts.MANY).operations.preview(
-        order.action,
-        queue,
-        **await _filter_of(desk, caller, queue, order),
+        order.action, queue, **await _filter_of(desk, caller, queue, order)
     )
 
 

@@ -128,11 +128,7 @@ async def _by_field(desk: Desk, caller: Caller, wanted: str, query: SearchQuery)
     if redaction.hides_all:
         raise Problem(403, "every value is hidden, so no job is found by one")
     here = await desk.provider.inspector.within(timeouts.SEARCH).jobs.find_by_field(
-        queue,
-        wanted,
-        state=query.state,
-        names=redaction.names,
-        cursor=query.cursor or None,
+        queue, wanted, state=query.state, names=redaction.names, cursor=query.cursor or None
     )
     return Found(jobs=_cleaned(desk, caller, here.jobs), seen=here.seen, cursor=here.cursor)
 

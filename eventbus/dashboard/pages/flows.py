@@ -97,9 +97,5 @@ def cut_steps(report: dict[str, Any], page: int, chosen: str) -> StepRows:
     pages = max(-(-len(meant) // ROWS), 1)
     page = min(max(page, 1), pages)
     return StepRows(
-        names=meant[(page - 1) * ROWS : page * ROWS],
-        counts=counts,
-        page=page,
-        pages=pages,
-        chosen=chosen,
+        names=meant[(page - 1) * ROWS : page * ROWS], counts=counts, page=page, pages=pages, chosen=chosen
     )

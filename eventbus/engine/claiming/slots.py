@@ -27,12 +27,7 @@ class Slots:
     """Counts the jobs that run, and those that calls under way have asked for."""
 
     def __init__(
-        self,
-        executor: Executor,
-        consumers: Mapping[str, Consumer],
-        most: int,
-        *,
-        is_open: Callable[[], bool],
+        self, executor: Executor, consumers: Mapping[str, Consumer], most: int, *, is_open: Callable[[], bool]
     ) -> None:
         """At most `most` jobs run. `is_open` says whether any may be taken at all."""
         self._executor = executor

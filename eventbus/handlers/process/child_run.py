@@ -70,12 +70,7 @@ def _run_here(given: Request, host: AttemptHost) -> tuple[Report, BaseException 
     except Later as error:
         return Report(later=error.delay), error
     except BaseException as error:  # noqa: BLE001  (whatever a handler raises, or its import)
-        text = describe(
-            error,
-            attempts=facts["attempt"],
-            declared=declared,
-            event=given.task.event,
-        )
+        text = describe(error, attempts=facts["attempt"], declared=declared, event=given.task.event)
 
         def told(one: BaseException) -> ReportedLeaf:
             is_end = is_final(one) or is_answer(one, declared, retry_on)

@@ -54,11 +54,7 @@ class RemoteHandler:
         self._processes = processes
 
     async def run(
-        self,
-        payload: bytes | memoryview,
-        facts: dict[str, Any],
-        baggage: str,
-        own: Attempt,
+        self, payload: bytes | memoryview, facts: dict[str, Any], baggage: str, own: Attempt
     ) -> bytes:
         """Run the handler on a payload in JSON and return its result in JSON.
 
@@ -71,13 +67,7 @@ class RemoteHandler:
             self._processes, request, own, facts["job_id"], self._route.name, self._route.event.errors
         )
 
-    async def call(
-        self,
-        payload: Any,
-        facts: dict[str, Any],
-        baggage: str,
-        own: Attempt,
-    ) -> Any:
+    async def call(self, payload: Any, facts: dict[str, Any], baggage: str, own: Attempt) -> Any:
         """Run the handler on a payload that a middleware passed on, and return its result, both as Python
         values.
 
@@ -89,11 +79,7 @@ class RemoteHandler:
 
 
 def make_request(
-    task: HandlerSpec,
-    payload: bytes | memoryview,
-    facts: dict[str, Any],
-    baggage: str,
-    max_saved: int,
+    task: HandlerSpec, payload: bytes | memoryview, facts: dict[str, Any], baggage: str, max_saved: int
 ) -> bytes:
     """Return the message that asks a process to run a function on a payload in JSON."""
     span_id = trace_facts("", job_id=facts["job_id"]).get("span_id", "")

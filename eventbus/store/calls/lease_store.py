@@ -36,13 +36,7 @@ class LeaseStore:
     """
 
     def __init__(
-        self,
-        connector: Connector,
-        keys: Keys,
-        *,
-        name: str,
-        timeout: float,
-        scripting: Scripting = "auto",
+        self, connector: Connector, keys: Keys, *, name: str, timeout: float, scripting: Scripting = "auto"
     ) -> None:
         self._connector = connector
         self._keys = keys
@@ -58,13 +52,7 @@ class LeaseStore:
         return self._connector.blocks
 
     def renew(
-        self,
-        leases: Sequence[LeaseRow],
-        *,
-        worker: str,
-        calls: tuple[int, int],
-        lease_ms: int,
-        lag_ms: int,
+        self, leases: Sequence[LeaseRow], *, worker: str, calls: tuple[int, int], lease_ms: int, lag_ms: int
     ) -> Renewal:
         """Renew the leases of all that the worker holds; `leases` names all that it knows of.
 

@@ -82,12 +82,7 @@ class OperationStore:
         return _read(found[0], found[1:]) if found else None
 
     async def save(
-        self,
-        record: OperationRecord,
-        *,
-        lease_ms: int,
-        ending: str = "",
-        now: int | str = "",
+        self, record: OperationRecord, *, lease_ms: int, ending: str = "", now: int | str = ""
     ) -> str:
         """Keep how far an operation is, and let its lease begin anew; `ending` is the state in which it ends
         now.

@@ -74,9 +74,7 @@ _BLINK = 1.0
 def watch_saving(address: str) -> Availability:
     """Return what logs once that a server cannot save its data, and once that it can again."""
     return Availability(
-        address,
-        lost="the server cannot save its data",
-        back="the server saves its data again",
+        address, lost="the server cannot save its data", back="the server saves its data again"
     )
 
 

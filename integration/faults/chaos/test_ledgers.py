@@ -191,11 +191,7 @@ ANY: list[tuple[str, Spoil, str]] = [
         lambda case: (_doubt_told(case), _set(case, heard=_cancelled("incomplete"))),
         "heard of []",
     ),
-    (
-        "cancelled",
-        lambda case: (_doubt_told(case), _set(case, killed=set[int]())),
-        "no kill explains that",
-    ),
+    ("cancelled", lambda case: (_doubt_told(case), _set(case, killed=set[int]())), "no kill explains that"),
     (
         "cancelled",
         lambda case: (_doubt_told(case), _set_step(case, case.names[1], state="cancelled")),

@@ -70,10 +70,7 @@ async def run_flows(flows: list[FlowHandle[list[Note]]], sender: Program, fleet:
 
 @pytest.mark.parametrize(
     ("count", "each", "kills"),
-    [
-        pytest.param(10, 50, 1, id="500"),
-        pytest.param(20, 175, 5, marks=pytest.mark.long, id="3500"),
-    ],
+    [pytest.param(10, 50, 1, id="500"), pytest.param(20, 175, 5, marks=pytest.mark.long, id="3500")],
 )
 async def test_each_signal_is_taken_once_and_in_order_under_kills(
     count: int, each: int, kills: int, server: Backend, run: Run, tmp_path: Path

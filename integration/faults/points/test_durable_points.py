@@ -92,9 +92,7 @@ async def kinds_of(flows: WorkflowProvider, flow: FlowHandle[Any]) -> list[str]:
 
 async def wait_asleep(server: Backend, flow: FlowHandle[Any], worker: Program) -> None:
     await until(
-        "the flow sleeps",
-        lambda: Audit(server).jobs[flow.id].state == "waiting-children",
-        story=worker.story,
+        "the flow sleeps", lambda: Audit(server).jobs[flow.id].state == "waiting-children", story=worker.story
     )
 
 
@@ -263,13 +261,7 @@ QUICK_CHILDREN = (
     ],
 )
 async def test_children_are_started_once_whenever_the_worker_dies(
-    when: str,
-    where: str,
-    server: Backend,
-    proxy: Proxy,
-    run: Run,
-    journal: Journal,
-    tmp_path: Path,
+    when: str, where: str, server: Backend, proxy: Proxy, run: Run, journal: Journal, tmp_path: Path
 ) -> None:
     dead: list[Program] = []
     async with EventProvider(server.url, lease=LEASE) as provider:

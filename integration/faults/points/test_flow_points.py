@@ -94,10 +94,7 @@ def saga_points() -> list[object]:
         chosen = SAGA if cause == "failed" else [*SAGA[:5], *SAGA[-3:]]
         rows += [(cause, each) for each in [*chosen, Point("before", ends), Point("after", ends)]]
     short = {
-        "failed": {
-            "after failed ship",
-            "before save undo:pick",
-        },
+        "failed": {"after failed ship", "before save undo:pick"},
         "cancelled": {"before cancelled order"},
         "timeout": {"before acknowledge"},
     }

@@ -119,8 +119,7 @@ async def test_a_cancel_whose_caller_dies_at_it_is_made_or_not(
 
 @pytest.mark.parametrize("cause", ["cancelled", pytest.param("timeout", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    ("step", "verdict"),
-    [("charge", "incomplete"), pytest.param("ship", "complete", marks=pytest.mark.long)],
+    ("step", "verdict"), [("charge", "incomplete"), pytest.param("ship", "complete", marks=pytest.mark.long)]
 )
 async def test_a_step_whose_worker_is_dead_when_its_flow_is_stopped_is_named_as_unknown(
     step: str, verdict: str, cause: str, server: Backend, site: Site

@@ -36,13 +36,7 @@ def server_now(server: Backend) -> int:
 @pytest.mark.servers("one")
 @pytest.mark.parametrize("has_grace", [True, False], ids=["as it is", "without the grace"])
 async def test_a_worker_that_wakes_after_its_server_keeps_its_leases_by_the_grace_alone(
-    *,
-    has_grace: bool,
-    server: Backend,
-    start_worker: Run,
-    gates: Gates,
-    journal: Journal,
-    tmp_path: Path,
+    *, has_grace: bool, server: Backend, start_worker: Run, gates: Gates, journal: Journal, tmp_path: Path
 ) -> None:
     """The server and the holder stand still for 3 leases; the server wakes first, and another worker
     looks.

@@ -37,12 +37,7 @@ class ClusterCaller:
     """
 
     def __init__(
-        self,
-        declared: Sequence[str],
-        *,
-        port: int,
-        halt: threading.Event,
-        follows_ask: bool = False,
+        self, declared: Sequence[str], *, port: int, halt: threading.Event, follows_ask: bool = False
     ) -> None:
         """`declared` are the keys that each call names, and `port` is that of the first node to ask."""
         self.refusals: Counter[str] = Counter()

@@ -144,10 +144,7 @@ def test_what_waits_is_listed_and_a_signal_from_a_terminal_is_kept_for_it(
     assert msgspec.json.decode(line)["waits_for"] == "approval"
     assert "approval@1  waiting" in invoke("flows", "show", flow_id).stdout
     wrong = invoke("flows", "signal", flow_id, "approval", "{yes}")
-    assert (wrong.exit_code, wrong.stderr) == (
-        2,
-        "eventbus: expected the payload to be JSON, got: '{yes}'\n",
-    )
+    assert (wrong.exit_code, wrong.stderr) == (2, "eventbus: expected the payload to be JSON, got: '{yes}'\n")
     for text in ('"\ud800"', r'"\ud800"', '{"a": NaN}'):
         wrong = invoke("flows", "signal", flow_id, "approval", text)
         assert (wrong.exit_code, "expected the payload to be JSON" in wrong.stderr) == (2, True)

@@ -156,10 +156,7 @@ def load_program(
 
 
 def test_a_function_inside_another_one_is_checked_and_exported_while_open_and_when_ended(
-    invoke: Invoke,
-    environment: dict[str, str],
-    tmp_path: Path,
-    load_program: Callable[..., Any],
+    invoke: Invoke, environment: dict[str, str], tmp_path: Path, load_program: Callable[..., Any]
 ) -> None:
     app = load_program("write")
 

@@ -68,7 +68,7 @@ def test_workers_are_a_table_and_lines_of_json(make_provider: MakeProvider, invo
     table, lines = asyncio.run(serve())
     head, shop = table.stdout.splitlines()
     assert head.split() == [
-        *("worker", "name", "host", "pid", "version", "running", "most", "lag", "up", "heard", "queues"),
+        *("worker", "name", "host", "pid", "version", "running", "most", "lag", "up", "heard", "queues")
     ]
     assert shop.split()[1] == "shop"
     assert shop.rstrip().endswith("event.a, event.b, event.c and 1 more")

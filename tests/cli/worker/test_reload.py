@@ -166,8 +166,4 @@ def test_a_worker_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytes
     reloader = Reloader([sys.executable, "-c", _STUBBORN, str(starts)], patience=0.2)
     assert reloader.run(changes(starts)) == 128 + signal.SIGKILL
     killed = "eventbus: the worker did not end in 0.2 s, killed"
-    assert told == [
-        "eventbus: a.py, b.py, c.py and 1 more changed, restarting the worker",
-        killed,
-        killed,
-    ]
+    assert told == ["eventbus: a.py, b.py, c.py and 1 more changed, restarting the worker", killed, killed]

@@ -79,11 +79,7 @@ async def test_what_was_handed_over_first_is_accepted_first_over_outages(
 
 
 async def test_what_is_left_of_a_call_keeps_its_place_until_its_deadline(
-    make_provider: MakeProvider,
-    server: Server,
-    relay: Relay,
-    prefix: str,
-    monkeypatch: pytest.MonkeyPatch,
+    make_provider: MakeProvider, server: Server, relay: Relay, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shortly before the deadline of the first call no try begins. The others do not overtake it then."""
     monkeypatch.setattr(repeat_policy, "TOO_LATE", 10)

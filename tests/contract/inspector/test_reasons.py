@@ -204,9 +204,7 @@ async def test_a_delayed_job_says_when_it_is_due_and_one_that_failed_that_it_did
         assert reason.until_ms > 0
 
 
-async def test_a_job_that_its_limit_key_holds_back_names_the_key(
-    make_provider: MakeProvider,
-) -> None:
+async def test_a_job_that_its_limit_key_holds_back_names_the_key(make_provider: MakeProvider) -> None:
     event = Event("a", payload=str, limit=Limit(by=str, each=1))
     provider = make_provider()
     began, go_on = asyncio.Event(), asyncio.Event()

@@ -164,10 +164,7 @@ async def test_every_function_of_a_flow_has_it(make_provider: MakeProvider) -> N
     ids=["bytes", "entry", "entries"],
 )
 async def test_more_than_w3c_allows_is_left_out_with_one_warning(
-    make_provider: MakeProvider,
-    body: Body,
-    logs: list[MutableMapping[str, Any]],
-    entries: dict[str, str],
+    make_provider: MakeProvider, body: Body, logs: list[MutableMapping[str, Any]], entries: dict[str, str]
 ) -> None:
     provider = make_provider()
     async with provider:

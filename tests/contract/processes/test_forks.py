@@ -264,11 +264,7 @@ async def test_in_a_child_of_a_script_the_sync_side_begins_anew(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "heard"),
-    [
-        ("loop", [*["forked"] * 5, 1.0, "stopped"]),
-        ("sync", [2.0, "forked"]),
-        ("inside", [2.0, "forked"]),
-    ],
+    [("loop", [*["forked"] * 5, 1.0, "stopped"]), ("sync", [2.0, "forked"]), ("inside", [2.0, "forked"])],
 )
 async def test_in_a_child_of_an_event_loop_the_provider_is_not_started(
     make_provider: MakeProvider, server_url: str, prefix: str, tmp_path: Path, case: str, heard: list[Any]

@@ -92,9 +92,7 @@ async def test_what_cannot_fire_immediately_is_refused(
         assert await provider.schedules.list() == []
 
 
-async def test_a_program_whose_declared_schedule_is_over_starts_all_the_same(
-    provider: EventProvider,
-) -> None:
+async def test_a_program_whose_declared_schedule_is_over_starts_all_the_same(provider: EventProvider) -> None:
     provider.on(_TICK)(_ignore)
     provider.schedules.every("1 hour", _TICK, id="s", payload=1, immediately=True, end=_PAST)
     async with provider, provider.worker():

@@ -44,11 +44,7 @@ async def test_a_job_is_found_by_a_field_of_its_payload(
     provider: EventProvider, open_dashboard: Open
 ) -> None:
     client, ids = open_dashboard(provider), await _orders(provider, 25)
-    for q, place in (
-        ("order_id:7", 7),
-        ("customer.name:C 12", 12),
-        ("customer.tags.1:3", 3),
-    ):
+    for q, place in (("order_id:7", 7), ("customer.name:C 12", 12), ("customer.tags.1:3", 3)):
         found = await _search(client, q=q, queue="order")
         assert [job["id"] for job in found["jobs"]] == [ids[place]], q
         assert (found["seen"], found["cursor"]) == (25, None)

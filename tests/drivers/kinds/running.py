@@ -26,11 +26,9 @@ LEFT_OUT: dict[str, dict[str, str]] = {
             "A transition that fails for good ends no flow: "
             "the machine stands with its error until somebody helps. "
             "`test_standing` has what it does instead."
-        ),
+        )
     },
-    "asks": {
-        "pipeline": "The steps of a pipeline are functions, and none of them waits for a signal.",
-    },
+    "asks": {"pipeline": "The steps of a pipeline are functions, and none of them waits for a signal."},
 }
 """Why a test with the mark `needs(<behaviour>)` leaves a kind out."""
 

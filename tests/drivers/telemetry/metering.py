@@ -38,10 +38,7 @@ class Meters:
         """Return the points of a metric: attributes, and the value or the count of a histogram."""
         metric = self.read().get(name)
         return [
-            (
-                dict(point.attributes or {}),
-                point.value if isinstance(point, NumberDataPoint) else point.count,
-            )
+            (dict(point.attributes or {}), point.value if isinstance(point, NumberDataPoint) else point.count)
             for point in (metric.data.data_points if metric is not None else ())
         ]
 

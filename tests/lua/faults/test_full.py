@@ -162,7 +162,7 @@ def test_every_script_says_what_a_full_server_makes_of_it() -> None:
         (word,) = [word for word, phrase in words.items() if phrase in header]
         said[word].add(path.stem)
     assert said["refuses"] == {
-        *("add", "edit", "fire", "graph", "group", "restart", "retry", "schedule", "signal", "tally"),
+        *("add", "edit", "fire", "graph", "group", "restart", "retry", "schedule", "signal", "tally")
     }
     assert said["looks"] == {
         *("active", "ended", "history", "job", "limits", "list"),

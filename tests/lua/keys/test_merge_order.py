@@ -9,11 +9,7 @@ from drivers.shards import Shard, row, settle
 
 from eventbus.store.scripting.script_rows import DEBOUNCE, JOIN, KEEP_LAST, SUPERSEDE, THROTTLE, AddVerdict
 
-_MERGING: dict[int, dict[str, Any]] = {
-    THROTTLE: {"span": 10_000},
-    DEBOUNCE: {"delay": 5_000},
-    KEEP_LAST: {},
-}
+_MERGING: dict[int, dict[str, Any]] = {THROTTLE: {"span": 10_000}, DEBOUNCE: {"delay": 5_000}, KEEP_LAST: {}}
 
 
 @pytest.mark.parametrize("merging", [DEBOUNCE, KEEP_LAST])

@@ -122,7 +122,7 @@ async def test_many_go_in_one_call_each_with_its_own_word(shard: Shard) -> None:
     await shard.run("completed")
     await shard.add(row("waits"), row("late", delay=1))
     assert await remove(shard, "done", "waits", "none", "late", states=("waiting", "delayed")) == [
-        *("completed", "removed", "unknown", "removed"),
+        *("completed", "removed", "unknown", "removed")
     ]
     assert await shard.members("completed") == ["done"]
     assert await shard.members("cancelled") == []

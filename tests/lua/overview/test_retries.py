@@ -107,7 +107,7 @@ async def test_a_job_in_another_state_stays_as_it_is(shard: Shard) -> None:
     await shard.run("completed")
     await shard.add(row("waits"), row("late", delay=60_000))
     assert await retry(shard, "done", "waits", "late", "none") == [
-        *("completed", "waiting", "delayed", "unknown"),
+        *("completed", "waiting", "delayed", "unknown")
     ]
     await shard.cancel("waits")
     assert await retry(shard, "waits", states=("failed",)) == ["cancelled"]

@@ -33,7 +33,7 @@ async def test_a_queue_is_known_by_its_worker_or_by_its_first_job(shard: Shard, 
     await shard.add(row("b", delay=60_000), queues=[add_queue("event.soon")])
     await shard.add(row("c", delay=90_000), queues=[add_queue("event.later")])
     assert await roster.queues() == [
-        *("event.later", "event.lonely", QUEUE, "event.soon", "workflow.checkout"),
+        *("event.later", "event.lonely", QUEUE, "event.soon", "workflow.checkout")
     ]
 
 

@@ -16,11 +16,7 @@ async def _change(shard: Shard, word: Any, name: str = "s", **given: Any) -> str
         slot = shard.now + _EVERY
         given = {"slot": slot, "due": slot, "plan": "{}", "digest": "1", "queue": QUEUE, **given}
     known = (await shard.store.schedules.look(name)).rows
-    given = {
-        "seen": known[0].gen if known else "",
-        "seen_slot": known[0].slot if known else "",
-        **given,
-    }
+    given = {"seen": known[0].gen if known else "", "seen_slot": known[0].slot if known else "", **given}
     return (await shard.store.schedules.change(word, name, now=shard.now, **given))[0]
 
 

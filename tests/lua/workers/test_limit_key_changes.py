@@ -37,11 +37,7 @@ async def _lane(shard: Shard, key: str) -> list[str]:
 
 async def _replace(shard: Shard, job: str, limit: str, *, call: str = "") -> str:
     edit = Edit(
-        job,
-        call or secrets.token_hex(4),
-        ("waiting", "delayed", "parked"),
-        body='{"d":"new"}',
-        limit=limit,
+        job, call or secrets.token_hex(4), ("waiting", "delayed", "parked"), body='{"d":"new"}', limit=limit
     )
     return await shard.store.controls.edit(edit, now=shard.now)
 

@@ -108,12 +108,7 @@ class TreeModel(TreeStops):
         node.state = "delayed" if node.due > self.now else "waiting"
 
     def checkpoint(
-        self,
-        job: str,
-        token: str,
-        rows: Sequence[MemberRow],
-        edges: Sequence[EdgeRow],
-        **given: bool,
+        self, job: str, token: str, rows: Sequence[MemberRow], edges: Sequence[EdgeRow], **given: bool
     ) -> str:
         opens, waits, acknowledges = (given[each] for each in ("opens", "waits", "acknowledges"))
         node = self.nodes.get(job)

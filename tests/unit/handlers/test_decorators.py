@@ -49,19 +49,10 @@ def _workflow() -> Any:
         (lambda: _bus.on("a b")(confirm), "expected an event name"),
         (lambda: _bus.on("ask")("confirm"), "expected handler 'confirm' of event 'ask' to be a function"),
         (_bus.use, "expected a middleware .*, got: None; write @provider.use without parentheses"),
-        (
-            _bus.lifespan,
-            "expected a lifespan .*, got: None; write @provider.lifespan without parentheses",
-        ),
+        (_bus.lifespan, "expected a lifespan .*, got: None; write @provider.lifespan without parentheses"),
         (lambda: _event(confirm), "expected an event name .*, got: <function confirm"),
-        (
-            lambda: _workflow().completed(),
-            "@workflow.completed of workflow 'shop' takes the function itself",
-        ),
-        (
-            lambda: _workflow().failed(),
-            "@workflow.failed of workflow 'shop' takes the function itself",
-        ),
+        (lambda: _workflow().completed(), "@workflow.completed of workflow 'shop' takes the function itself"),
+        (lambda: _workflow().failed(), "@workflow.failed of workflow 'shop' takes the function itself"),
         (
             lambda: _workflow().step("charge"),
             "expected a step of workflow 'shop' to be a function, got: 'charge'",

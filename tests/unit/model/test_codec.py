@@ -281,8 +281,7 @@ def test_validation_of_the_type_itself_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "type_",
-    [complex, list[complex], Callable, "Order", _NOWHERE, int | list[int] | set[int], WithParcel],
+    "type_", [complex, list[complex], Callable, "Order", _NOWHERE, int | list[int] | set[int], WithParcel]
 )
 def test_a_type_that_cannot_travel_is_refused_at_definition(type_: Any) -> None:
     with pytest.raises(DefinitionError, match=r'payload type of "order.placed": .* cannot be used'):

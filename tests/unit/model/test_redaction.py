@@ -216,8 +216,7 @@ def test_short_values_and_flags_are_not_looked_for_in_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    "marks",
-    ["x", 1, [], [[]], [{}, {"card": [7]}], [{}, {"card": [-1]}], {"a": 1}, [{}, {"card": 0}]],
+    "marks", ["x", 1, [], [[]], [{}, {"card": [7]}], [{}, {"card": [-1]}], {"a": 1}, [{}, {"card": 0}]]
 )
 def test_damaged_marks_hide_more_and_never_less(marks: Any) -> None:
     body = msgspec.json.encode({"p": {"card": "4111"}, "hide": {"p": marks}}).decode()

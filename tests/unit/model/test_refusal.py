@@ -74,11 +74,7 @@ def _said(type_: Any, value: Any) -> str:
         (Order, {}, "expected Order, got: dict; write Order(**...) at $"),
         (Order | None, {"order_id": "a"}, "expected Order, got: dict; write Order(**...) at $"),
         (list[Item], [{"number": 1}], "expected Item, got: dict; write Item(**...) at $[0]"),
-        (
-            Order,
-            Order("a", [Item(1), _UNTYPED]),
-            "expected Item, got: dict; write Item(**...) at $.items[1]",
-        ),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+        (Order, Order("a", [Item(1), _UNTYPED]), "expected Item, got: dict; write Item(**...) at $.items[1]"),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
         (Plain, {"number": 1}, "expected Plain, got: dict; write Plain(**...) at $"),
         (Model, {"number": 1}, "expected Model, got: dict; write Model(**...) at $"),
         (Order, Order, "expected Order, got: the class Order itself at $"),

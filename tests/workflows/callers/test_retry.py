@@ -259,9 +259,7 @@ async def test_an_answer_that_was_lost_is_asked_for_again(
     assert shop.did == ["reserve", "ship", "receipt"]
 
 
-async def test_a_flow_in_a_version_that_nobody_runs_here_waits_for_it(
-    make_provider: MakeProvider,
-) -> None:
+async def test_a_flow_in_a_version_that_nobody_runs_here_waits_for_it(make_provider: MakeProvider) -> None:
     other = Shop("versions")
     async with make_provider() as old:
         first = WorkflowProvider(old)

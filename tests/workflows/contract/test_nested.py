@@ -164,9 +164,7 @@ async def test_a_rollback_inside_that_fails_is_told_with_its_path(runner: Runner
     assert "no money" in str(caught.value.rollback_errors[0])
 
 
-async def test_what_a_failed_sub_workflow_could_not_undo_makes_the_whole_incomplete(
-    runner: Runner,
-) -> None:
+async def test_what_a_failed_sub_workflow_could_not_undo_makes_the_whole_incomplete(runner: Runner) -> None:
     payment = Workflow("payment", retry=_ONCE)
 
     @payment.step()

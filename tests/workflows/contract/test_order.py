@@ -92,9 +92,7 @@ async def test_members_of_a_parallel_group_run_at_the_same_time(runner: Runner) 
         await handle.result()
 
 
-async def test_plain_functions_of_a_parallel_group_run_in_threads_at_the_same_time(
-    runner: Runner,
-) -> None:
+async def test_plain_functions_of_a_parallel_group_run_in_threads_at_the_same_time(runner: Runner) -> None:
     workflow = Workflow("threads", retry=_ONCE)
     barrier = threading.Barrier(2, timeout=20)
     threads: set[int] = set()

@@ -179,11 +179,7 @@ async def test_the_outer_report_has_the_progress_of_what_runs_elsewhere(runner: 
     handle = await runner.start(outer, None)
     for _ in range(5):
         await told.acquire()
-    nested = {
-        "left": "left of inner",
-        "away": "away of inner",
-        "innermost": {"deep": "deep of innermost"},
-    }
+    nested = {"left": "left of inner", "away": "away of inner", "innermost": {"deep": "deep of innermost"}}
     assert await _progress(handle) == {"here": "here of outer", "away": "away of outer", "inner": nested}
     go_on.set()
     await handle.result()

@@ -131,12 +131,7 @@ async def test_at_a_cancel_active_members_are_cancelled(runner: Runner) -> None:
         await handle.result()
     assert (caught.value.reason, caught.value.rollback) == ("changed my mind", "complete")
     assert caught.value.flow_id == handle.id
-    assert stage.log == [
-        "backs-off 1",
-        "active cancelled",
-        "undo done",
-        "failed FlowCancelled complete",
-    ]
+    assert stage.log == ["backs-off 1", "active cancelled", "undo done", "failed FlowCancelled complete"]
     assert await states_of(handle) == {
         "done": "completed",
         "active": "cancelled",

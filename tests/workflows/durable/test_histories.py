@@ -152,9 +152,7 @@ async def test_what_ran_as_jobs_and_flows_is_replayed_and_changed_code_is_refuse
     assert did == ran, "a replay runs nothing"
 
 
-async def test_a_flow_that_waits_for_its_children_or_failed_is_replayed(
-    open_flows: OpenFlows,
-) -> None:
+async def test_a_flow_that_waits_for_its_children_or_failed_is_replayed(open_flows: OpenFlows) -> None:
     flows = await open_flows(outer, inner, graph)  # type: ignore[arg-type]
     waiting, failed = await flows.execute(outer, 0), await flows.execute(outer, -1)
     with pytest.raises(Odd) as caught:

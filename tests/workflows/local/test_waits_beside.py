@@ -103,9 +103,7 @@ async def test_a_step_that_waits_for_its_next_attempt_is_undone_if_another_one_f
 
 
 @pytest.mark.parametrize("is_inline", [False, True])
-async def test_a_flow_whose_items_all_wait_for_their_next_attempt_is_waiting(
-    is_inline: bool,
-) -> None:
+async def test_a_flow_whose_items_all_wait_for_their_next_attempt_is_waiting(is_inline: bool) -> None:
     workflow = Workflow("w", input=int)
 
     @workflow.each(over=lambda _: [1, 2], after=None, retry=Retry(attempts=2, delay="50s", jitter=0))

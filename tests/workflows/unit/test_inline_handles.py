@@ -82,11 +82,7 @@ async def test_a_flow_of_any_kind_is_cancelled_and_its_report_has_the_rollbacks(
     assert (answers, undone) == ([True], effects[::-1])
     status, report = await flow.status(), await flow.report()
     assert (status.state, status.rollback) == ("cancelled", "complete")
-    assert (report.state, report.rollback, len(report.rollbacks)) == (
-        "cancelled",
-        "complete",
-        len(undone),
-    )
+    assert (report.state, report.rollback, len(report.rollbacks)) == ("cancelled", "complete", len(undone))
     assert not await flow.cancel("again")
     # A graph has no such signal at all; a function may wait for any.
     with pytest.raises(SignalRefused if kind in ("function", "machine") else DefinitionError):

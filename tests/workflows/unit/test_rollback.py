@@ -97,14 +97,7 @@ def _verdict(outcomes: Sequence[RollbackResult]) -> str:
 async def test_each_rollback_is_saved_before_the_next_begins() -> None:
     story = Story()
     outcomes = await story.saga().run()
-    assert story.log == [
-        ("c", "c", 1),
-        "saved c",
-        ("b", "b", 1),
-        "saved b",
-        ("a", "a", 1),
-        "saved a",
-    ]
+    assert story.log == [("c", "c", 1), "saved c", ("b", "b", 1), "saved b", ("a", "a", 1), "saved a"]
     assert outcomes == [("c", ""), ("b", ""), ("a", "")]
     assert _verdict(outcomes) == "complete"
 

@@ -18,12 +18,7 @@ def report_inline(flow: CodeFlow) -> FlowReport:
     """Return the report of a flow so far."""
     flow_id, status, recorder = flow.facts.flow_id, flow.status(), flow.recorder
     text = flow.ended()[1]
-    root = {
-        "state": status.state,
-        "text": text,
-        "created": str(flow.created_ms),
-        "ended": str(flow.ended_ms),
-    }
+    root = {"state": status.state, "text": text, "created": str(flow.created_ms), "ended": str(flow.ended_ms)}
     message = FlowMessage(input=msgspec.Raw(flow.given), version=flow.version)
     if isinstance(flow, InlineMachine):
         report = report_machine(flow_id, message, root, status, recorder.entries, recorder.live)

@@ -42,10 +42,5 @@ async def find_doubtful(prepare: Prepare, now_ms: int) -> list[Entry] | None:
 
 def _lost(call: StepCall[Any], now_ms: int) -> Entry:
     return Entry(
-        kind="cut",
-        place=call.position,
-        name=call.name,
-        undo=call.undo,
-        started_ms=now_ms,
-        is_lost=True,
+        kind="cut", place=call.position, name=call.name, undo=call.undo, started_ms=now_ms, is_lost=True
     )

@@ -32,11 +32,7 @@ class FlowRecorder:
         return self._activation.signals
 
     async def append(
-        self,
-        entries: Sequence[Entry],
-        *,
-        live: Mapping[str, str] | None = None,
-        taken: Sequence[str] = (),
+        self, entries: Sequence[Entry], *, live: Mapping[str, str] | None = None, taken: Sequence[str] = ()
     ) -> None:
         """Record entries, live texts and taken signals. Raises what `Activation.append` raises."""
         try:

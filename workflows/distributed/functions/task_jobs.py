@@ -146,13 +146,7 @@ class TaskConsumer:
         return complete(encode_step(StepRecord(result=msgspec.Raw(result), traceparent=traceparent)))
 
     async def _call(
-        self,
-        job: Job,
-        task: Task[..., Any],
-        item: Any,
-        around: Surroundings,
-        key: str,
-        own: Attempt,
+        self, job: Job, task: Task[..., Any], item: Any, around: Surroundings, key: str, own: Attempt
     ) -> Any:
         if around.pools is None or (places := around.pools.places(task)) is None:
             return await call_task(task, (item,), {}, self._runtime.call_sync)

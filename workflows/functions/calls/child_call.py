@@ -89,12 +89,7 @@ class FlowCall(ChildCall[R]):
     __slots__ = ("_timeout", "_workflow")
 
     def __init__(
-        self,
-        run: CodeRun,
-        scope: Scope,
-        workflow: AnyWorkflow[Any, R],
-        given: Any,
-        timeout: Duration | None,
+        self, run: CodeRun, scope: Scope, workflow: AnyWorkflow[Any, R], given: Any, timeout: Duration | None
     ) -> None:
         """Take a position. Without a `timeout` that of the workflow applies.
 

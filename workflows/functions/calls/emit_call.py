@@ -59,12 +59,7 @@ class EmitCall(StepCall[R]):
     __slots__ = ("_event", "_options", "_payload", "is_sent_only")
 
     def __init__(
-        self,
-        run: CodeRun,
-        scope: Scope,
-        event: Event[Any, R] | str,
-        payload: Any,
-        options: Mapping[str, Any],
+        self, run: CodeRun, scope: Scope, event: Event[Any, R] | str, payload: Any, options: Mapping[str, Any]
     ) -> None:
         """Take a position. Raises DefinitionError and PayloadError for what cannot be sent, also in each
         replay.
@@ -113,11 +108,7 @@ class EmitCall(StepCall[R]):
         """Emit, and wait for the outcome if the code does."""
         options = dict(self._options)
         if not option_of_key(emit_options(options)):
-            options = {
-                "idempotency_key": self.run.step_key(self.position),
-                "reuse_failure": True,
-                **options,
-            }
+            options = {"idempotency_key": self.run.step_key(self.position), "reuse_failure": True, **options}
         if self.is_sent_only and "reply" not in options:
             options["reply"] = False
         emission = self.run.around.tools.emits.emit(self._event, self._payload, **options)

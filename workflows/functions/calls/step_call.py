@@ -137,13 +137,7 @@ class StepCall(TimedCall[R]):
                 return self._entry("failed", **failure)
             if failure or delay > HELD_SECONDS or self.run.is_leaving:
                 due = self.run.now_ms + round(delay * 1000)
-                return self._entry(
-                    "try",
-                    due_ms=due,
-                    is_lost=self.is_doubtful,
-                    undo=self.undo,
-                    **failure,
-                )
+                return self._entry("try", due_ms=due, is_lost=self.is_doubtful, undo=self.undo, **failure)
             await self._wait(delay)
         return self._entry("cut", is_lost=self.is_doubtful, undo=self.undo)
 
