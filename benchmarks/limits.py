@@ -19,8 +19,7 @@ import redis
 
 from eventbus import EventProvider, Limit
 from eventbus.store.scripting.packing import AddRows, TurnRequest
-from eventbus.store.scripting.script_rows import AddQueue, AddRow
-from eventbus.store.scripting.turn_rows import SettleRow, TurnQueue
+from eventbus.store.scripting.script_rows import AddQueue, AddRow, SettleRow, TurnQueue
 from eventbus.store.store import Store
 
 _WANT = 50

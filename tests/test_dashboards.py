@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY
 
 from eventbus.telemetry.gauge_board import GaugeBoard, boards
 from eventbus.telemetry.metrics import METRICS, TALLIED, Instruments
-from workflows.distributed.flow_counter import FLOWS_ENDED
+from workflows.distributed.flow_consumer import FLOWS_ENDED
 
 _DOCS = Path(__file__).parent.parent / "docs"
 _OWN = {"instance", "job", "le"}

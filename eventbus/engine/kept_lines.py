@@ -20,7 +20,7 @@ from eventbus.engine.job import Job
 from eventbus.errors import EventBusError
 from eventbus.model import clock
 from eventbus.store.bounds import KEPT_LINES
-from eventbus.store.scripting.note_rows import LineRow
+from eventbus.store.scripting.script_rows import LineRow
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 

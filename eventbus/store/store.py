@@ -39,19 +39,19 @@ from eventbus.store.connection.replication import ReplicatedChannel, warn_withou
 from eventbus.store.connection.retrying import RetryingCaller, watch_saving
 from eventbus.store.connection.wake_reader import WakeReader
 from eventbus.store.keys import Keys
-from eventbus.store.scripting.note_rows import LineRow
 from eventbus.store.scripting.packing import AddRows, TurnRequest, join_arguments, read_added, read_turn
 from eventbus.store.scripting.script_rows import (
     AddAnswer,
     AddQueue,
     AnnounceQueue,
     CancelRow,
+    LineRow,
     NoteRow,
     Outcome,
     StallRow,
     SweepQueue,
+    TurnAnswer,
 )
-from eventbus.store.scripting.turn_rows import TurnAnswer
 from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.telemetry.logging import get_logger
 

@@ -15,7 +15,7 @@ from harness.journal import Journal
 
 from eventbus import Event, EventContext, EventProvider, Limit
 from eventbus.store.scripting.packing import TurnRequest
-from eventbus.store.scripting.turn_rows import TurnAnswer
+from eventbus.store.scripting.script_rows import TurnAnswer
 from eventbus.store.store import Store
 
 EACH, RATE = 5, 100

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from drivers.shards import LEASE, START, Shard, row, settle, turn_queue
 
 from eventbus.engine.claiming.suspects import SuspectGate
-from eventbus.store.scripting.turn_rows import ClaimRow, SettleRow
+from eventbus.store.scripting.script_rows import ClaimRow, SettleRow
 
 __all__ = ["Fleet", "Work"]
 

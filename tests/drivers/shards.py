@@ -19,13 +19,17 @@ from eventbus.store.scripting.script_rows import (
     AddVerdict,
     AnnounceQueue,
     CancelRow,
+    ClaimRow,
+    Idle,
     LeaseRow,
     NoteRow,
     QueueLook,
+    SettleRow,
     StallRow,
     SweepQueue,
+    TurnAnswer,
+    TurnQueue,
 )
-from eventbus.store.scripting.turn_rows import ClaimRow, Idle, SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 
 __all__ = ["CANCELLED", "LEASE", "QUEUE", "START", "Shard", "add_queue", "row", "settle", "turn_queue"]

@@ -14,8 +14,7 @@ from drivers.shards import LEASE, Shard, settle, turn_queue
 from eventbus.emit.job_tree import Member, Tree, row_of, rows_of, spawn_calls
 from eventbus.store.calls.tree_store import Chunk, TreePage, TreeVerdict
 from eventbus.store.scripting.packing import AddRows
-from eventbus.store.scripting.script_rows import AddQueue, AddVerdict, TreeHead, Wait
-from eventbus.store.scripting.turn_rows import ClaimRow, TurnAnswer
+from eventbus.store.scripting.script_rows import AddQueue, AddVerdict, ClaimRow, TreeHead, TurnAnswer, Wait
 from eventbus.store.store import Store
 
 __all__ = ["ROOTS", "STEPS", "TIMEOUT", "TreeDriver", "add_roots", "make_tree", "pieces_of"]

@@ -19,7 +19,7 @@ from eventbus.store.calls.schedule_store import FireAnswer, SchedulePage
 from eventbus.store.calls.tree_store import Chunk, TreePage, TreeVerdict
 from eventbus.store.keys import KINDS
 from eventbus.store.reply_stream import ReplyStream
-from eventbus.store.scripting import note_rows, script_rows, turn_rows
+from eventbus.store.scripting import script_rows
 from eventbus.store.scripting.packing import AddRows, Append, TurnRequest
 from eventbus.store.scripting.scripts import load_script
 from eventbus.store.store import Store
@@ -34,15 +34,15 @@ _SECTIONS = {
     ("add", "plain"): script_rows.PlainRow,
     ("add", "rows"): script_rows.AddRow,
     ("cancel", "jobs"): script_rows.CancelRow,
-    ("turn", "queues"): turn_rows.TurnQueue,
-    ("turn", "appends"): turn_rows.AppendRow,
-    ("turn", "live"): turn_rows.LiveRow,
-    ("turn", "taken"): turn_rows.TakenRow,
-    ("turn", "entries"): turn_rows.EntryRow,
-    ("turn", "settles"): turn_rows.SettleRow,
+    ("turn", "queues"): script_rows.TurnQueue,
+    ("turn", "appends"): script_rows.AppendRow,
+    ("turn", "live"): script_rows.LiveRow,
+    ("turn", "taken"): script_rows.TakenRow,
+    ("turn", "entries"): script_rows.EntryRow,
+    ("turn", "settles"): script_rows.SettleRow,
     ("renew", "jobs"): script_rows.LeaseRow,
     ("note", "jobs"): script_rows.NoteRow,
-    ("note", "lines"): note_rows.LineRow,
+    ("note", "lines"): script_rows.LineRow,
     ("announce", "queues"): script_rows.AnnounceQueue,
     ("announce", "left"): script_rows.QueueRow,
     ("leave", "queues"): script_rows.QueueRow,
@@ -166,8 +166,8 @@ async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder
     given: dict[str, Any] = {
         "lane": "lane", "call": "call", "lease_ms": "lease", "pool": "pool", "idle": "offer", "want": "want",
         "suspects": "most", "watched": "watched", "is_alone": True, "max_bytes": "bytes",
-        "queues": _sample(turn_rows.TurnQueue, 2),
-        "settles": _sample(turn_rows.SettleRow, 3),
+        "queues": _sample(script_rows.TurnQueue, 2),
+        "settles": _sample(script_rows.SettleRow, 3),
         "appends": [
             Append("id", "token", 7, ["a", "b"], {"name": "text"}, ["s"]),
             Append("id", "token", 0, ["c"], {}, []),
@@ -188,7 +188,7 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
     assert recorder.arguments == _expected("sweep", queues=2) + load_script("sweep").fields["queues"] * 2
     await store.cancel(_sample(script_rows.CancelRow, 2), key_ttl_ms=_any("key_ttl"), now="now")
     assert recorder.arguments == _expected("cancel", jobs=2) + load_script("cancel").fields["jobs"] * 2
-    await store.note(_sample(script_rows.NoteRow, 2), _sample(note_rows.LineRow, 3), now="now")
+    await store.note(_sample(script_rows.NoteRow, 2), _sample(script_rows.LineRow, 3), now="now")
     note = load_script("note").fields
     assert recorder.arguments == [*_expected("note", jobs=2, lines=3), *note["jobs"] * 2, *note["lines"] * 3]
     given = {"pool": "pool", "worker": "worker", "former": "former", "unpark": True, "since": "since"}

@@ -13,7 +13,7 @@ from models.strategies import LEASE
 
 from eventbus.store.connection.connector import Connector
 from eventbus.store.scripting.packing import TurnRequest
-from eventbus.store.scripting.turn_rows import TurnAnswer, TurnQueue
+from eventbus.store.scripting.script_rows import TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 
 __all__ = ["Bench"]

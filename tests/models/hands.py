@@ -13,8 +13,7 @@ from hypothesis.stateful import precondition, rule
 from models.job_model_values import Job, Turn
 from models.strategies import LONE, TEXTS
 
-from eventbus.store.scripting.script_rows import AddRow
-from eventbus.store.scripting.turn_rows import TurnAnswer
+from eventbus.store.scripting.script_rows import AddRow, TurnAnswer
 
 __all__ = ["HandRules", "Hands", "describe_handed"]
 

@@ -19,7 +19,7 @@ from models.journals import check_stories, check_told
 from models.snapshots import ENDED, Finals, Snapshot, told_to
 from models.stall_model import check_suspects
 
-from eventbus.store.scripting.turn_rows import ClaimRow, TurnAnswer
+from eventbus.store.scripting.script_rows import ClaimRow, TurnAnswer
 
 __all__ = ["JobChecker", "Wakes"]
 

@@ -20,8 +20,7 @@ from models.snapshots import ENDED
 from models.stall_model import note_rooms
 from models.strategies import LEASE
 
-from eventbus.store.scripting.script_rows import SUPERSEDE, AddRow, AddVerdict
-from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer
+from eventbus.store.scripting.script_rows import SUPERSEDE, AddRow, AddVerdict, SettleRow, TurnAnswer
 
 __all__ = ["JobModel"]
 

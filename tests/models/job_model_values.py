@@ -10,8 +10,15 @@ from models.journals import Story
 from models.snapshots import ENDED, SUSPECT
 
 from eventbus.store.scripting.packing import Append
-from eventbus.store.scripting.script_rows import REUSE, AddRow, AddVerdict, SweepQueue
-from eventbus.store.scripting.turn_rows import Idle, SettleRow, TurnAnswer
+from eventbus.store.scripting.script_rows import (
+    REUSE,
+    AddRow,
+    AddVerdict,
+    Idle,
+    SettleRow,
+    SweepQueue,
+    TurnAnswer,
+)
 
 __all__ = ["Job", "Memory", "Pointer", "Queue", "Stalled", "Turn"]
 

@@ -12,8 +12,14 @@ from hypothesis.stateful import precondition, rule
 from models.strategies import LONE
 
 from eventbus.store.scripting.packing import Append
-from eventbus.store.scripting.script_rows import AddRow, NoteRow
-from eventbus.store.scripting.turn_rows import AppendRefusal, JournalRow, SettleRow, TurnAnswer
+from eventbus.store.scripting.script_rows import (
+    AddRow,
+    AppendRefusal,
+    JournalRow,
+    NoteRow,
+    SettleRow,
+    TurnAnswer,
+)
 
 __all__ = ["JournalRules", "Story", "append", "check_stories", "check_told", "fall_asleep"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from models.job_model_values import Job, Stalled, Turn
 from models.trees.tree_model_values import Node
 
-from eventbus.store.scripting.turn_rows import TurnAnswer, WatchRow
+from eventbus.store.scripting.script_rows import TurnAnswer, WatchRow
 
 __all__ = ["Blame", "Blames", "check_suspects", "is_spent", "note_rooms", "note_stall", "take_stalled"]
 

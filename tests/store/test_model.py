@@ -39,8 +39,15 @@ from models.strategies import DELAYS, LEASE, MANY, PLAIN, ROWS, START, STATES, T
 from eventbus.errors import StoreRefused
 from eventbus.store.calls.control_store import Edit
 from eventbus.store.scripting.packing import AddRows, Append
-from eventbus.store.scripting.script_rows import AddQueue, AddRow, AnnounceQueue, CancelRow, SweepQueue
-from eventbus.store.scripting.turn_rows import Idle, SettleRow
+from eventbus.store.scripting.script_rows import (
+    AddQueue,
+    AddRow,
+    AnnounceQueue,
+    CancelRow,
+    Idle,
+    SettleRow,
+    SweepQueue,
+)
 
 _FAR, _DAY = 10.0**12, 86_400_000
 _KEPT = {

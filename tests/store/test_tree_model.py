@@ -26,8 +26,7 @@ from models.trees.tree_model_values import LEASE
 from eventbus.emit.job_tree import Member, Policy, Tree, rows_of
 from eventbus.store.calls.tree_store import Chunk
 from eventbus.store.scripting.packing import TurnRequest
-from eventbus.store.scripting.script_rows import AnnounceQueue, CancelRow
-from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer, TurnQueue
+from eventbus.store.scripting.script_rows import AnnounceQueue, CancelRow, SettleRow, TurnAnswer, TurnQueue
 
 _FAR = 10.0**12
 _DAY = 86_400_000

@@ -21,8 +21,7 @@ from models.trees.tree_model_values import Node
 from store.test_tree_model import SETTINGS, Trees
 
 from eventbus.emit.job_tree import Member, rows_of
-from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, Wait
-from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer
+from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, SettleRow, TurnAnswer, Wait
 
 pytestmark = [pytest.mark.once, pytest.mark.slow, pytest.mark.timeout(3600)]
 _FAILED = ("failed", "cancelled")

@@ -25,7 +25,7 @@ import msgspec
 
 from eventbus import UnknownJob, UsageError
 from eventbus.lowlevel import FINAL_STATES, JobClient, TreePage
-from workflows.client.sent_triggers import send_retry
+from workflows.client.sent_signals import send_retry
 from workflows.distributed.activation import read_journal
 from workflows.errors import FlowNotEnded
 from workflows.functions.calls.kept import kept_entries

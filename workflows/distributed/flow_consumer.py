@@ -11,7 +11,8 @@ What must always hold: an error of this package or of the server is no error of 
 tried again, and what it recorded counts. A root that knows of its stop acknowledges it first, so that neither
 the flow's timeout nor a cancel changes the outcome afterwards. A flow that this process does not know is
 parked, with the reason, and neither fails nor goes on. A stopped flow that cannot be read ends, because
-nobody can undo it.
+nobody can undo it. A run of a flow counts once, when its worker has decided how it ends. The decision counts
+twice if that worker dies before the server has heard of it, as every effect of a job may.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import msgspec
 from eventbus import JobFailure, StoreCorrupt, StoreUnavailable
 from eventbus.lowlevel import (
     Job,
+    Metric,
     Retention,
     Settle,
     attach_baggage,
@@ -34,13 +36,13 @@ from eventbus.lowlevel import (
     get_logger,
     give_back,
     hide_around,
+    instruments,
     later,
     log_failure,
     park,
     retry,
 )
 from workflows.definition.flow_definition import AnyDefinition
-from workflows.distributed.flow_counter import note_completed, note_stopped
 from workflows.distributed.step_consumer import facts_of, read_message
 from workflows.distributed.undo.unwinding import StoppedFlow, unwind
 from workflows.distributed.worker_runtime import AWAY_MS, ServerAway, WorkerRuntime, needing_server
@@ -49,11 +51,21 @@ from workflows.execution.step_runner import WORKFLOW
 from workflows.execution.surroundings import FlowStops, LeaseLost
 from workflows.records.failures import describe_failed_flow
 from workflows.records.ids import flow_queue
-from workflows.records.records import FlowMessage, is_declared, read_flow_failure
+from workflows.records.records import FlowFailure, FlowMessage, is_declared, read_flow_failure
 
 _log = get_logger("workflows")
 
 _KEY_TTL_MS = 7 * 86_400_000  # idempotency keys of flows are kept for at least a week
+
+
+FLOWS_ENDED = Metric(
+    "workflows.flow.ended",
+    "counter",
+    "{flow}",
+    "Flows that ended in a worker, by how they ended.",
+    ("workflows.workflow", "eventbus.outcome"),
+)
+"""Counted only if the program has an OpenTelemetry SDK; flows that end before a worker began them are not."""
 
 
 class ActiveFlow(StoppedFlow, Protocol):
@@ -211,3 +223,23 @@ class FlowConsumer:
             return None
         text = describe(error, attempts=job.attempts)
         return cancel(text) if job.stop == "cancelled" else fail(text, counts=False)
+
+
+def note_completed(workflow: str, settle: Settle | None) -> Settle | None:
+    """Count a flow whose root is settled as completed; return the settle."""
+    if settle is not None and settle.state == "completed":
+        _count(workflow, "completed")
+    return settle
+
+
+def note_stopped(workflow: str, settle: Settle, failure: FlowFailure | None) -> None:
+    """Count a flow that failed or was cancelled; it is `incomplete` if a rollback failed."""
+    is_incomplete = failure is not None and failure.rollback == "incomplete"
+    _count(workflow, "incomplete" if is_incomplete else settle.state)
+
+
+def _count(workflow: str, outcome: str) -> None:
+    made = instruments()
+    if made is not None:
+        attributes = {"workflows.workflow": workflow, "eventbus.outcome": outcome}
+        made.counter(FLOWS_ENDED).add(1, attributes)

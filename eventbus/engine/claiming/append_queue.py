@@ -27,7 +27,7 @@ from eventbus.engine.job import Job
 from eventbus.errors import ProviderStopped
 from eventbus.store.bounds import CALL_BYTES, CALL_ROWS
 from eventbus.store.scripting.packing import Append
-from eventbus.store.scripting.turn_rows import AppendRefusal
+from eventbus.store.scripting.script_rows import AppendRefusal
 
 _CUT = "#cut"  # the live text that says how many of the first entries are gone (`appends.lua`)
 _TEXTS = 500  # from so many on, what a job appends next gets a row of its own

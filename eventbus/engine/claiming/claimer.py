@@ -25,14 +25,13 @@ and the jobs are rescued), `dies-before-settle` (the job runs again: handlers ru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import anyio
 import msgspec
 
 from eventbus.engine.claiming.append_queue import AppendQueue
-from eventbus.engine.claiming.claimed_jobs import claimed_jobs
 from eventbus.engine.claiming.due_timer import DueTimer
 from eventbus.engine.claiming.handed_jobs import HandedJobs
 from eventbus.engine.claiming.lane import Lane
@@ -48,8 +47,9 @@ from eventbus.engine.reporting.tallies import Tallies
 from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.bounds import CALL_BYTES, CALL_ROWS
+from eventbus.store.calls.journal_store import read_signals
 from eventbus.store.scripting.packing import TurnRequest
-from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer, TurnQueue
+from eventbus.store.scripting.script_rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
@@ -401,3 +401,32 @@ class Claimer:
     def _poke(self) -> None:
         self._quiet.clear()
         self._poked.set()
+
+
+def claimed_jobs(answer: TurnAnswer, queues: Sequence[TurnQueue], began: float) -> Iterator[Job]:
+    """Yield the jobs of an answer, which came at `began`, monotonic seconds; `queues` are those that the turn
+    asked.
+    """
+    journals = {each.id: each for each in answer.journals}
+    for row in answer.claims:
+        queue = queues[row.queue - 1].queue
+        job = Job(
+            row.id,
+            answer.token,
+            queue,
+            row.body,
+            row.attempts,
+            row.stalls,
+            row.created,
+            abs(row.due),
+            answer.now,
+            row.stop,
+            has_begun=row.due < 0,
+            began=began,
+        )
+        if journals and (given := journals.get(row.id)) is not None:
+            job.journal = given.entries
+            job.unread = given.length - len(given.entries)
+            job.signals = read_signals(given.signals)
+            job.heard = given.heard
+        yield job

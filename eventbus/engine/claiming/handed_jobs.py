@@ -24,7 +24,7 @@ from functools import partial
 from eventbus.engine.job import Job, Settle
 from eventbus.model import clock
 from eventbus.store.bounds import HANDED_MS
-from eventbus.store.scripting.turn_rows import Idle, TurnAnswer
+from eventbus.store.scripting.script_rows import Idle, TurnAnswer
 from eventbus.store.store import Store
 
 ECHO = "read"

@@ -17,8 +17,7 @@ from eventbus.engine.reporting.job_meter import note_lost
 from eventbus.engine.reporting.tallies import Tallies
 from eventbus.model import clock
 from eventbus.store.bounds import CALL_BYTES, CALL_ROWS
-from eventbus.store.scripting.script_rows import LeaseRow
-from eventbus.store.scripting.turn_rows import SettleRow
+from eventbus.store.scripting.script_rows import LeaseRow, SettleRow
 from eventbus.telemetry.change import ChangeKind, shorten
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from eventbus.engine.consumer import Consumer, SharedSlots, SharingConsumer
 from eventbus.engine.executor import Executor
 from eventbus.store.bounds import CALL_ROWS
-from eventbus.store.scripting.turn_rows import TurnQueue
+from eventbus.store.scripting.script_rows import TurnQueue
 
 
 class Slots:

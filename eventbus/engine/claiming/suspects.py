@@ -40,7 +40,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from eventbus.model import clock
-from eventbus.store.scripting.turn_rows import TurnAnswer
+from eventbus.store.scripting.script_rows import TurnAnswer
 
 _MOST = 1000  # suspects that one call may take if none is watched; their caps bound it
 _BEAT = 0.3  # of a lease, as in `lease_keeper`

@@ -16,7 +16,7 @@ from eventbus.engine.job import Job, Settle
 from eventbus.model import clock
 from eventbus.model.histogram import bucket_of
 from eventbus.store.calls.history_store import CANCELLED, COMPLETED, EXPIRED, FAILED, RETRIED, RUNS, WAITS
-from eventbus.store.scripting.turn_rows import SettleRow
+from eventbus.store.scripting.script_rows import SettleRow
 
 _CODES = {"completed": COMPLETED, "failed": FAILED, "cancelled": CANCELLED}
 _EXPIRED = '"type":"EmissionExpired"'

@@ -14,15 +14,13 @@ from eventbus.store.scripting.script_rows import (
     AddQueue,
     AddRow,
     AddVerdict,
-    PlainRow,
-    TimeoutRow,
-)
-from eventbus.store.scripting.turn_rows import (
     AppendRefusal,
     ClaimRow,
     Idle,
     JournalRow,
+    PlainRow,
     SettleRow,
+    TimeoutRow,
     TurnAnswer,
     TurnQueue,
     WatchRow,

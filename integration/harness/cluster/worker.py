@@ -12,8 +12,7 @@ import redis
 from checks.history import History
 from harness.cluster.caller import ClusterCaller
 
-from eventbus.store.scripting.script_rows import AnnounceQueue, LeaseRow
-from eventbus.store.scripting.turn_rows import SettleRow, TurnQueue
+from eventbus.store.scripting.script_rows import AnnounceQueue, LeaseRow, SettleRow, TurnQueue
 
 __all__ = ["Worker"]
 

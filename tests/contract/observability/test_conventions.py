@@ -22,7 +22,7 @@ from eventbus import EventContext, EventProvider, HandlerError, Retry
 from eventbus.telemetry import spans as telemetry
 from eventbus.telemetry.metrics import METRICS
 from workflows import StepContext, Workflow, WorkflowProvider
-from workflows.distributed.flow_counter import FLOWS_ENDED
+from workflows.distributed.flow_consumer import FLOWS_ENDED
 
 # By name: these modules have no stubs, and their package says that they may move.
 _INCUBATING = "opentelemetry.semconv._incubating"

@@ -14,7 +14,7 @@ from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree
 from drivers.watching.watchers import Watcher
 
 from eventbus.store.calls.control_store import Edit
-from eventbus.store.scripting.turn_rows import ClaimRow
+from eventbus.store.scripting.script_rows import ClaimRow
 
 _ENDS = ("completed", "failed", "cancelled")
 _SETTLES = (*_ENDS, "completed", "completed", "delayed", "waiting", "parked", "suspended")

@@ -6,8 +6,7 @@ import pytest
 from drivers.shards import QUEUE, Shard, row, settle, turn_queue
 
 from eventbus.store.scripting.packing import Append
-from eventbus.store.scripting.script_rows import SweepQueue
-from eventbus.store.scripting.turn_rows import ClaimRow
+from eventbus.store.scripting.script_rows import ClaimRow, SweepQueue
 
 _KINDS = ("journal", "live", "inbox")
 _A = ClaimRow("a", 1, "", 0, 0, 0, 0, "")

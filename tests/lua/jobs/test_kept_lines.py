@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from drivers.shards import LEASE, QUEUE, START, Shard, row, settle
 
-from eventbus.store.scripting.note_rows import LineRow
-from eventbus.store.scripting.script_rows import NoteRow, SweepQueue
+from eventbus.store.scripting.script_rows import LineRow, NoteRow, SweepQueue
 
 
 async def _lines(shard: Shard, job: str = "a") -> list[str]:

@@ -13,8 +13,7 @@ from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree
 
 from eventbus.emit.job_tree import Member
 from eventbus.store.calls.queries import Cursor
-from eventbus.store.scripting.script_rows import SUPERSEDE
-from eventbus.store.scripting.turn_rows import TurnAnswer
+from eventbus.store.scripting.script_rows import SUPERSEDE, TurnAnswer
 
 
 async def _dead(shard: Shard, queue: str = QUEUE) -> int:

@@ -9,7 +9,7 @@ from drivers.shards import QUEUE, START, Shard, row, settle
 
 from eventbus.errors import StoreRefused
 from eventbus.store.calls.journal_store import SentSignal, read_signals
-from eventbus.store.scripting.turn_rows import ClaimRow
+from eventbus.store.scripting.script_rows import ClaimRow
 
 
 async def _claim(shard: Shard, job: str = "a") -> tuple[ClaimRow, str]:

@@ -9,8 +9,15 @@ import pytest
 from drivers.shards import QUEUE, Shard, add_queue, row
 
 from eventbus.store.calls.control_store import Edit
-from eventbus.store.scripting.script_rows import DEBOUNCE, KEEP_LAST, SUPERSEDE, THROTTLE, AddRow, AddVerdict
-from eventbus.store.scripting.turn_rows import SettleRow
+from eventbus.store.scripting.script_rows import (
+    DEBOUNCE,
+    KEEP_LAST,
+    SUPERSEDE,
+    THROTTLE,
+    AddRow,
+    AddVerdict,
+    SettleRow,
+)
 
 _LARGE = '{"d":"' + "x" * 600 + '"}'
 

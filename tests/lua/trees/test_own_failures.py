@@ -5,7 +5,7 @@ from __future__ import annotations
 from drivers.shards import Shard, settle, turn_queue
 
 from eventbus.emit.job_tree import Member, Tree, chunks_of
-from eventbus.store.scripting.turn_rows import ClaimRow
+from eventbus.store.scripting.script_rows import ClaimRow
 
 _FAR = 1e18
 _QUEUES = [turn_queue("roots"), turn_queue("leaves")]

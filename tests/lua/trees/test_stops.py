@@ -9,7 +9,7 @@ import pytest
 from drivers.shards import LEASE, settle
 from drivers.tree_driver import ROOTS, STEPS, TIMEOUT, TreeDriver, make_tree
 
-from eventbus.store.scripting.turn_rows import SettleRow
+from eventbus.store.scripting.script_rows import SettleRow
 
 _CAUSES = ["failed", "cancelled", "timeout"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from drivers.shards import LEASE, Shard, row, settle
 
-from eventbus.store.scripting.turn_rows import ClaimRow
+from eventbus.store.scripting.script_rows import ClaimRow
 
 _STATES = ["completed", "failed", "cancelled", "delayed", "waiting", "parked"]
 _ABOUT_WORKERS = ("held", "workers", "worker", "clock")

@@ -12,8 +12,7 @@ import pytest
 from drivers.shards import CANCELLED, LEASE, QUEUE, Shard, add_queue, row, settle
 
 from eventbus.store.calls.queries import Cursor
-from eventbus.store.scripting.script_rows import StallRow, SweepQueue
-from eventbus.store.scripting.turn_rows import ClaimRow
+from eventbus.store.scripting.script_rows import ClaimRow, StallRow, SweepQueue
 
 PATIENCE = 1500
 

@@ -11,7 +11,7 @@ import random
 import pytest
 from drivers.shards import LEASE, QUEUE, Shard, row, settle
 
-from eventbus.store.scripting.turn_rows import ClaimRow
+from eventbus.store.scripting.script_rows import ClaimRow
 
 WORKERS = ("w", "x")
 PATIENCE = 1500

@@ -12,8 +12,7 @@ from drivers.shards import LEASE, QUEUE, Shard, row, settle, turn_queue
 
 from eventbus.model.limit import Limit
 from eventbus.store.calls.control_store import Edit
-from eventbus.store.scripting.script_rows import DEBOUNCE, KEEP_LAST, AddRow, SweepQueue
-from eventbus.store.scripting.turn_rows import TurnAnswer
+from eventbus.store.scripting.script_rows import DEBOUNCE, KEEP_LAST, AddRow, SweepQueue, TurnAnswer
 
 _KEPT = SweepQueue(QUEUE, 1000, 3_600_000, 1000, 3_600_000)
 

@@ -11,8 +11,7 @@ from drivers.shards import LEASE, QUEUE, START, Shard, add_queue, row, settle, t
 
 from eventbus.model.limit import Limit
 from eventbus.store.calls.queries import Cursor
-from eventbus.store.scripting.script_rows import AddRow
-from eventbus.store.scripting.turn_rows import TurnAnswer
+from eventbus.store.scripting.script_rows import AddRow, TurnAnswer
 
 OTHER = "event.other"
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from drivers.shards import LEASE, QUEUE, Shard, add_queue, row, settle, turn_queue
 
-from eventbus.store.scripting.script_rows import AnnounceQueue
-from eventbus.store.scripting.turn_rows import TurnAnswer
+from eventbus.store.scripting.script_rows import AnnounceQueue, TurnAnswer
 
 OTHER = "event.other"
 TWO = '{"at_once":2}'

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from drivers.shards import LEASE, Shard, row, settle, turn_queue
 
-from eventbus.store.scripting.turn_rows import TurnAnswer, WatchRow
+from eventbus.store.scripting.script_rows import TurnAnswer, WatchRow
 
 BEAT = LEASE * 3 // 10
 

@@ -6,7 +6,7 @@ import pytest
 from drivers.shards import LEASE, QUEUE, START, Shard, add_queue, row, settle, turn_queue
 
 from eventbus.errors import StoreRefused
-from eventbus.store.scripting.turn_rows import ClaimRow, TurnAnswer
+from eventbus.store.scripting.script_rows import ClaimRow, TurnAnswer
 
 
 def _ids(answer: TurnAnswer) -> list[str]:

@@ -14,8 +14,7 @@ from hypothesis.stateful import precondition, rule
 from models.job_model_values import Job
 from models.strategies import LONE, STATES
 
-from eventbus.store.scripting.script_rows import AddRow
-from eventbus.store.scripting.turn_rows import SettleRow
+from eventbus.store.scripting.script_rows import AddRow, SettleRow
 
 __all__ = ["HOME", "SHELF", "ShelfRules", "go_home", "shelve"]
 

@@ -10,7 +10,7 @@ from models.snapshots import Finals, Snapshot
 from models.trees.tree_model import TreeModel
 from models.trees.tree_model_values import Node, is_of
 
-from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer
+from eventbus.store.scripting.script_rows import SettleRow, TurnAnswer
 
 __all__ = ["TreeChecker"]
 

@@ -13,8 +13,7 @@ from models.trees.tree_model_values import LEASE, Node
 from models.trees.tree_stops import TreeStops
 
 from eventbus.store.calls.tree_store import Chunk
-from eventbus.store.scripting.script_rows import EdgeRow, MemberRow
-from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer
+from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, SettleRow, TurnAnswer
 
 __all__ = ["TreeModel"]
 

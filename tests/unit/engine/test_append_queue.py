@@ -9,7 +9,7 @@ import pytest
 from eventbus.engine.claiming.append_queue import AppendQueue
 from eventbus.engine.job import Job
 from eventbus.errors import ProviderStopped
-from eventbus.store.scripting.turn_rows import AppendRefusal
+from eventbus.store.scripting.script_rows import AppendRefusal
 
 pytestmark = pytest.mark.anyio
 

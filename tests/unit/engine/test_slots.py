@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from eventbus.engine.claiming.slots import Slots
-from eventbus.store.scripting.turn_rows import TurnQueue
+from eventbus.store.scripting.script_rows import TurnQueue
 
 
 class Sharing:

@@ -8,7 +8,7 @@ import pytest
 
 from eventbus.engine.claiming.suspects import Ask, SuspectGate
 from eventbus.model import clock
-from eventbus.store.scripting.turn_rows import ClaimRow, TurnAnswer, WatchRow
+from eventbus.store.scripting.script_rows import ClaimRow, TurnAnswer, WatchRow
 
 LEASE, BEAT = 10.0, 3.0
 
