@@ -20,6 +20,8 @@ _FOLDERS = ("eventbus", "workflows", "tests", "integration", "benchmarks", "exam
 _PACKAGES = ("eventbus", "workflows")
 
 _UNSAFE_MODULES = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
+_DOORS = {"eventbus/lowlevel.py", "eventbus/sync.py", "eventbus/cli/toolkit.py", "workflows/testing.py"}
+"""The modules that users import, beside the packages and the errors."""
 _NAMELESS_MODULES = {"base", "common", "helper", "helpers", "manager", "managers", "util", "utils"}
 
 
@@ -160,6 +162,19 @@ def test_no_two_public_classes_share_a_name() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where.setdefault(node.name, []).append(_shown(path))
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
+def test_what_users_import_lists_its_names_and_nothing_else_does() -> None:
+    listing = {
+        _shown(path)
+        for path in _sources(".py", _PACKAGES)
+        if any(isinstance(node, ast.Assign) and _names_itself(node) for node in _tree(path).body)
+    }
+    assert {path for path in listing if not path.endswith(("/__init__.py", "/errors.py"))} == _DOORS
+
+
+def _names_itself(node: ast.Assign) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets)
 
 
 @pytest.mark.parametrize("package", _PACKAGES)
