@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import itertools
 import os
+import re
 import signal
 import socket
 import time
@@ -55,10 +56,23 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_QUICK = re.compile(r"tests/(unit|workflows/(graphs|local|machines|pipelines|unit))/")
+"""The folders with tests of code that needs no server."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow tests, so that none of them is the last one to run, alone."""
+    """Begin with the slow tests, so that none of them is the last one to run, alone; and mark the quick ones."""
     put_in_order(items)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    for item in items:
+        if _QUICK.search(item.path.as_posix()) and _is_quick(item):
+            item.add_marker(pytest.mark.quick)
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    """Tell whether a test takes no server and no long time."""
+    asks = {"server_url", "test_url"} & set(getattr(item, "fixturenames", ()))
+    return not asks and not any(map(item.get_closest_marker, ("slow", "once", "again")))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
