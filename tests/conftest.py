@@ -61,7 +61,7 @@ _QUICK = re.compile(r"tests/(unit|workflows/(graphs|local|machines|pipelines|uni
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow tests, so that none of them is the last one to run, alone; and mark the quick ones."""
+    """Mark the quick tests. Begin with the slow ones, so that none of them is the last one to run, alone."""
     put_in_order(items)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:

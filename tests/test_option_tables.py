@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from eventbus import EmitKeywords, Event, EventKeywords, HandlerKeywords, ScheduleKeywords
-from workflows import WorkflowProvider, durable, task
+from workflows import WorkflowProvider, task
+from workflows.definition.keywords import DurableKeywords
 
 _DOCS = Path(__file__).parent.parent / "docs"
 
@@ -44,7 +45,7 @@ def _tables(page: str, heads: Iterable[str]) -> set[str]:
             {*HandlerKeywords.__annotations__, "group", "batch"},
         ),
         ("workflows.md", ["| option of `execute` |"], _options(WorkflowProvider.execute)),
-        ("durable.md", ["| option of `@durable(name, …)` |"], _options(durable)),
+        ("durable.md", ["| option of `@durable(name, …)` |"], {*DurableKeywords.__annotations__}),
         ("durable.md", ["| option of `@task` |"], _options(task)),
         (
             "schedules.md",

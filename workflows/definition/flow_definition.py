@@ -6,15 +6,27 @@ of it than this.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 from eventbus import DefinitionError, Keep, Limit
-from eventbus.lowlevel import shown
+from eventbus.lowlevel import Duration, KeepGiven, check_keep, check_options, shown
+from workflows.definition.checks.options import check_concurrency, check_limit, check_timeout, check_version
 
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
 
 FlowKind: TypeAlias = Literal["graph", "function", "machine"]
+
+
+class FlowKeywords(TypedDict, total=False):
+    """The options that each kind of workflow has; the kinds document them."""
+
+    timeout: Duration | None
+    concurrency: int | None
+    limit: Limit | None
+    keep_completed: KeepGiven | None
+    keep_failed: KeepGiven | None
+    version: str | None
 
 
 class FlowDefinition(Generic[I, O]):
@@ -34,6 +46,18 @@ class FlowDefinition(Generic[I, O]):
     limit: Limit | None
     keep_completed: Keep | None
     keep_failed: Keep | None
+
+    def _take(self, options: FlowKeywords, known: type, where: str) -> str | None:
+        """Take what the kinds have in common, and return the version that was given. Raises DefinitionError,
+        naming `where`, for a value that cannot be used, and for an option that is not in `known`.
+        """
+        check_options(options, known, where)
+        self.timeout = check_timeout(options.get("timeout"), where)
+        self.concurrency = check_concurrency(options.get("concurrency"), where)
+        self.limit = check_limit(options.get("limit"), where)
+        self.keep_completed = check_keep("keep_completed", options.get("keep_completed"), where)
+        self.keep_failed = check_keep("keep_failed", options.get("keep_failed"), where)
+        return check_version(options.get("version"), where)
 
     @property
     def version(self) -> str:

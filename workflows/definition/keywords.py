@@ -10,26 +10,40 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypedDict, TypeVar
 
 from eventbus import Limit, Retry
-from eventbus.lowlevel import Duration, KeepGiven
+from eventbus.lowlevel import Duration
 from workflows.definition.checks.options import OnFailure
 from workflows.definition.context import StepContext
+from workflows.definition.flow_definition import FlowKeywords
+from workflows.definition.signal import Signal
 
 I = TypeVar("I")  # noqa: E741  (the input of the workflow)
 
 
-class WorkflowKeywords(TypedDict, total=False):
+class WorkflowKeywords(FlowKeywords, total=False):
     """The options of a workflow; `Workflow` documents each of them."""
 
     retry: Retry | None
-    timeout: Duration | None
-    concurrency: int | None
-    limit: Limit | None
-    keep_completed: KeepGiven | None
-    keep_failed: KeepGiven | None
-    version: str | None
     spread: bool
     errors: Sequence[type[Exception]]
     retry_on: Sequence[type[Exception]]
+
+
+class DurableKeywords(FlowKeywords, total=False):
+    """The options of a durable function; `durable` documents each of them."""
+
+    output: Any
+    state: Any
+    retry: Retry | None
+    errors: Sequence[type[Exception]]
+    retry_on: Sequence[type[Exception]]
+    signals: Sequence[Signal[Any]] | None
+    max_history: int
+
+
+class MachineKeywords(FlowKeywords, total=False):
+    """The options of a state machine; `StateMachine` documents each of them."""
+
+    max_rollbacks: int
 
 
 class StartKeywords(TypedDict, total=False):

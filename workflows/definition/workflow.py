@@ -8,21 +8,15 @@ does not change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack, cast, overload
 
 from msgspec import UNSET, UnsetType
 
-from eventbus import DefinitionError, Keep, Limit, Retry
-from eventbus.lowlevel import check_answers, check_options, is_answer
+from eventbus import DefinitionError, Retry
+from eventbus.lowlevel import Codec, check_answers, check_options, is_answer, is_untyped
 from workflows.definition.checks.declared_errors import check_declared
-from workflows.definition.checks.options import (
-    check_concurrency,
-    check_flag,
-    check_limit,
-    check_retry,
-    check_timeout,
-)
+from workflows.definition.checks.options import check_flag, check_retry
 from workflows.definition.context import StepContext
 from workflows.definition.each import EachSteps
 from workflows.definition.flow_definition import (
@@ -40,7 +34,6 @@ from workflows.definition.plan import FlowPlan
 from workflows.definition.signal import Signal
 from workflows.definition.step import AsyncStep, Step, SyncStep, make_step
 from workflows.definition.step_graph import After, FlowSteps, PauseSteps, StepDecorator, StepGraph
-from workflows.definition.type_checks import check_kept, check_types, check_version
 from workflows.records.ids import check_workflow_name, steps_queue
 
 I = TypeVar("I")  # noqa: E741  (input)
@@ -131,22 +124,15 @@ class Workflow(FlowDefinition[I, O], EachSteps[I], PauseSteps[I], FlowSteps[I], 
         that cannot be used.
         """
         self.name: str = check_workflow_name(name)
-        check_options(options, WorkflowKeywords, self._where)
+        self._given_version = self._take(options, WorkflowKeywords, self._where)
         self.input: Any = input
         self.output: Any = output
         self.retry: Retry = check_retry(options.get("retry"), self._where) or Retry()
-        self.timeout: float | None = check_timeout(options.get("timeout"), self._where)
-        self.concurrency: int | None = check_concurrency(options.get("concurrency"), self._where)
-        self.limit: Limit | None = check_limit(options.get("limit"), self._where)
-        self.keep_completed: Keep | None
-        self.keep_failed: Keep | None
-        self.keep_completed, self.keep_failed = check_kept(options, self._where)
         declared = check_declared(options, self.retry, self._where)
         self.errors: tuple[type[Exception], ...] = declared[0]
         self.retry_on: tuple[type[Exception], ...] = declared[1]
         self.hooks: dict[HookName, Hook] = {}
         self.spread: bool = check_flag(options.get("spread", False), "spread", self._where)
-        self._given_version = check_version(options.get("version"), self._where)
         self._graph: StepGraph[I] = StepGraph(self.name, self.input)
         self.steps: Mapping[str, Step[I, Any]] = self._graph.steps
         self._checked = -1  # the number of steps at the last check that found nothing
@@ -391,5 +377,24 @@ class Workflow(FlowDefinition[I, O], EachSteps[I], PauseSteps[I], FlowSteps[I], 
             check_hook(name, hook, self.name, input_type=self.input, output=self.output)
         if self.steps:  # a declaration without steps is for processes that execute only
             check_output(self.completed_hook, self.name, self.output)
-        check_types(self.name, self.input, self.output, self.steps.values())
+        _check_types(self.name, self.input, self.output, self.steps.values())
         self._checked = len(self.steps)
+
+
+def _check_types(name: str, input: Any, output: Any, steps: Iterable[Step[Any, Any]]) -> None:  # noqa: A002
+    """Make sure that values of each type of workflow `name` can be sent: input, output and the steps'
+    results.
+
+    Raises DefinitionError for a type that cannot be converted.
+    """
+    Codec(input, role="payload", owner=name, max_bytes=0)
+    Codec(output, role="result", owner=name, max_bytes=0)
+    judged: list[Any] = []
+    for step in steps:
+        kind = step.result
+        if step.is_each:
+            Codec(step.item, role="payload", owner=f"{name}.{step.name}", max_bytes=0)
+        # Only the last few types are compared: the cost stays linear for thousands of steps.
+        if step.workflow is None and not is_untyped(kind) and kind not in judged[-20:]:
+            Codec(kind, role="result", owner=f"{name}.{step.name}", max_bytes=0)
+            judged.append(kind)

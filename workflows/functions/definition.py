@@ -11,14 +11,14 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from eventbus import DefinitionError, Keep, Limit, Retry
-from eventbus.lowlevel import Codec, Duration, KeepGiven, check_keep, is_answer, shown
+from eventbus import DefinitionError, Retry
+from eventbus.lowlevel import Codec, is_answer, shown
 from workflows.definition.checks.declared_errors import check_declared
-from workflows.definition.checks.options import check_concurrency, check_limit, check_retry, check_timeout
+from workflows.definition.checks.options import check_most, check_retry
 from workflows.definition.checks.signature import (
     accepts,
     check_function,
@@ -29,8 +29,8 @@ from workflows.definition.checks.signature import (
 )
 from workflows.definition.codecs import MAX_VALUE
 from workflows.definition.flow_definition import FlowDefinition, FlowKind
+from workflows.definition.keywords import DurableKeywords
 from workflows.definition.signal import Signal, check_known
-from workflows.definition.type_checks import check_version
 from workflows.records.ids import check_workflow_name
 
 I = TypeVar("I")  # noqa: E741  (input)
@@ -60,23 +60,7 @@ class Durable(FlowDefinition[I, O]):
     _kind: ClassVar[FlowKind] = "function"
 
     def __init__(
-        self,
-        function: Callable[[Any], Coroutine[Any, Any, O]],
-        name: str,
-        *,
-        output: Any = UNSET,
-        state: Any = Any,
-        errors: Sequence[type[Exception]] = (),
-        retry_on: Sequence[type[Exception]] = (),
-        signals: Sequence[Signal[Any]] | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,
-        concurrency: int | None = None,
-        limit: Limit | None = None,
-        keep_completed: KeepGiven | None = None,
-        keep_failed: KeepGiven | None = None,
-        version: str = "1",
-        max_history: int = MAX_ENTRIES,
+        self, function: Callable[[Any], Coroutine[Any, Any, O]], name: str, **options: Unpack[DurableKeywords]
     ) -> None:
         """Use `durable(...)` instead; it explains the options."""
         self.name: str = check_workflow_name(name)
@@ -84,21 +68,16 @@ class Durable(FlowDefinition[I, O]):
         check_function(function, self.where, "the context")
         if not is_async(function):
             raise DefinitionError(f"{self.where} is a plain function; make it `async def`")
+        self._version: str = self._take(options, DurableKeywords, self.where) or "1"
         self.input: Any = _input_of(function, self.where)
-        self.output: Any = _output_of(function, output, self.where)
-        self.state: Any = state
-        self.retry: Retry = check_retry(retry, self.where) or Retry()
-        declared = check_declared({"errors": errors, "retry_on": retry_on}, self.retry, self.where)
+        self.output: Any = _output_of(function, options.get("output", UNSET), self.where)
+        self.state: Any = options.get("state", Any)
+        self.retry: Retry = check_retry(options.get("retry"), self.where) or Retry()
+        declared = check_declared(options, self.retry, self.where)
         self.errors: tuple[type[Exception], ...] = declared[0]
         self.retry_on: tuple[type[Exception], ...] = declared[1]
-        self.timeout: float | None = check_timeout(timeout, self.where)
-        self.concurrency: int | None = check_concurrency(concurrency, self.where)
-        self.limit: Limit | None = check_limit(limit, self.where)
-        self.keep_completed: Keep | None = check_keep("keep_completed", keep_completed, self.where)
-        self.keep_failed: Keep | None = check_keep("keep_failed", keep_failed, self.where)
-        self.signals: dict[str, Signal[Any]] | None = _check_signals(signals, self.where)
-        self._version: str = check_version(version, self.where) or "1"
-        self.max_history: int = _check_history(max_history, self.where)
+        self.signals: dict[str, Signal[Any]] | None = _check_signals(options.get("signals"), self.where)
+        self.max_history: int = check_most(options.get("max_history", MAX_ENTRIES), "max_history", self.where)
         DurableCodecs(self)  # raises for a type that cannot be converted
 
     @property
@@ -186,11 +165,3 @@ def _check_signals(signals: Sequence[Signal[Any]] | None, where: str) -> dict[st
         if found.setdefault(signal.name, signal) is not signal:
             raise DefinitionError(f"{where} declares two signals {signal.name!r}; rename one of them")
     return found
-
-
-def _check_history(most: object, where: str) -> int:
-    if isinstance(most, int) and not isinstance(most, bool) and 10 <= most <= 100_000:
-        return most
-    raise DefinitionError(
-        f"expected max_history of {where} to be a whole number from 10 to 100,000, got: {shown(most)}"
-    )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, Unpack
 
-from msgspec import UNSET
-
-from eventbus import Limit, Retry
-from eventbus.lowlevel import Duration, KeepGiven
-from workflows.definition.signal import Signal
+from workflows.definition.keywords import DurableKeywords
 from workflows.functions.context import FlowContext
-from workflows.functions.definition import MAX_ENTRIES, Durable
+from workflows.functions.definition import Durable
 
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
@@ -20,7 +16,7 @@ O = TypeVar("O")  # noqa: E741  (output)
 class DurableDecorator:
     """The decorator that `durable(...)` returns; it returns the definition."""
 
-    def __init__(self, name: str, options: dict[str, Any]) -> None:
+    def __init__(self, name: str, options: DurableKeywords) -> None:
         self._name = name
         self._options = options
 
@@ -29,23 +25,7 @@ class DurableDecorator:
         return Durable(function, self._name, **self._options)
 
 
-def durable(
-    name: str,
-    *,
-    output: Any = UNSET,
-    state: Any = Any,
-    errors: Sequence[type[Exception]] = (),
-    retry_on: Sequence[type[Exception]] = (),
-    signals: Sequence[Signal[Any]] | None = None,
-    retry: Retry | None = None,
-    timeout: Duration | None = None,
-    concurrency: int | None = None,
-    limit: Limit | None = None,
-    keep_completed: KeepGiven | None = None,
-    keep_failed: KeepGiven | None = None,
-    version: str = "1",
-    max_history: int = MAX_ENTRIES,
-) -> DurableDecorator:
+def durable(name: str, **options: Unpack[DurableKeywords]) -> DurableDecorator:
     """Make an async function a durable one: `async def order(ctx: FlowContext[Order]) -> Receipt`.
 
     A flow of it records each call of `ctx`. After a crash or a sleep the function runs again from its top,
@@ -66,19 +46,4 @@ def durable(
 
     Raises DefinitionError for a value or a function that cannot be used.
     """
-    options: dict[str, Any] = {
-        "output": output,
-        "state": state,
-        "errors": errors,
-        "retry_on": retry_on,
-        "signals": signals,
-        "retry": retry,
-        "timeout": timeout,
-        "concurrency": concurrency,
-        "limit": limit,
-        "keep_completed": keep_completed,
-        "keep_failed": keep_failed,
-        "version": version,
-        "max_history": max_history,
-    }
     return DurableDecorator(name, options)

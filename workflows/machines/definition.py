@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Union
+from typing import Any, ClassVar, NamedTuple, Union, Unpack
 
-from eventbus import DefinitionError, Keep, Limit, PayloadError
-from eventbus.lowlevel import Codec, Duration, KeepGiven, check_keep, shown
-from workflows.definition.checks.options import check_concurrency, check_limit, check_timeout
+from eventbus import DefinitionError, PayloadError
+from eventbus.lowlevel import Codec, shown
+from workflows.definition.checks.options import check_most
 from workflows.definition.checks.signature import returned_by
 from workflows.definition.codecs import MAX_VALUE
 from workflows.definition.flow_definition import FlowDefinition, FlowKind
-from workflows.definition.type_checks import check_version
+from workflows.definition.keywords import MachineKeywords
 from workflows.machines.context import MAX_STATE
 from workflows.machines.transition import END, Transition, check_place
 from workflows.records.ids import check_workflow_name
@@ -69,13 +69,7 @@ class MachineDefinition(FlowDefinition[Any, Any]):
         name: str,
         start: str,
         state: Any,
-        timeout: Duration | None = None,
-        concurrency: int | None = None,
-        limit: Limit | None = None,
-        keep_completed: KeepGiven | None = None,
-        keep_failed: KeepGiven | None = None,
-        version: str | None = None,
-        max_rollbacks: int = MAX_ROLLBACKS,
+        **options: Unpack[MachineKeywords],
     ) -> None:
         """Raise DefinitionError for a machine that cannot work. `StateMachine` explains the options."""
         self.machine = machine
@@ -83,15 +77,13 @@ class MachineDefinition(FlowDefinition[Any, Any]):
         self.start: str = check_place(start, f"start of {self.where}")
         self.transitions: Mapping[str, Transition[Any]] = transitions
         self.input: Any = state
-        self.timeout: float | None = check_timeout(timeout, self.where)
-        self.concurrency: int | None = check_concurrency(concurrency, self.where)
-        self.limit: Limit | None = check_limit(limit, self.where)
-        self.keep_completed: Keep | None = check_keep("keep_completed", keep_completed, self.where)
-        self.keep_failed: Keep | None = check_keep("keep_failed", keep_failed, self.where)
-        self.max_rollbacks: int = _check_rollbacks(max_rollbacks, self.where)
+        version = self._take(options, MachineKeywords, self.where)
+        self.max_rollbacks: int = check_most(
+            options.get("max_rollbacks", MAX_ROLLBACKS), "max_rollbacks", self.where
+        )
         _check_graph(self)
         self.is_versioned: bool = version is not None
-        self._version: str = check_version(version, self.where) or _PLACES + ",".join(self.places)
+        self._version: str = version or _PLACES + ",".join(self.places)
         self.output: Any = _output_of(transitions.values())
         self.codecs: MachineCodecs = _codecs_of(self)
 
@@ -170,14 +162,6 @@ class MachineDefinition(FlowDefinition[Any, Any]):
 
     def __repr__(self) -> str:
         return f"MachineDefinition({self.name!r})"
-
-
-def _check_rollbacks(most: object, where: str) -> int:
-    if isinstance(most, int) and not isinstance(most, bool) and 10 <= most <= 100_000:
-        return most
-    raise DefinitionError(
-        f"expected max_rollbacks of {where} to be a whole number from 10 to 100,000, got: {shown(most)}"
-    )
 
 
 def _codecs_of(machine: MachineDefinition) -> MachineCodecs:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import inspect
 import typing
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, Unpack
 
-from eventbus import DefinitionError, Limit
-from eventbus.lowlevel import Duration, KeepGiven
+from eventbus import DefinitionError
 from workflows.definition.checks.signature import told
 from workflows.definition.flow_definition import MachineClass
-from workflows.machines.definition import MAX_ROLLBACKS, MachineDefinition
+from workflows.definition.keywords import MachineKeywords
+from workflows.machines.definition import MachineDefinition
 from workflows.machines.transition import Transition
 
 S = TypeVar("S")
@@ -45,17 +45,7 @@ class StateMachine(MachineClass[S]):
     definition: ClassVar[MachineDefinition]
 
     def __init_subclass__(
-        cls,
-        *,
-        start: str | None = None,
-        name: str | None = None,
-        timeout: Duration | None = None,
-        concurrency: int | None = None,
-        limit: Limit | None = None,
-        keep_completed: KeepGiven | None = None,
-        keep_failed: KeepGiven | None = None,
-        version: str | None = None,
-        max_rollbacks: int = MAX_ROLLBACKS,
+        cls, *, start: str | None = None, name: str | None = None, **options: Unpack[MachineKeywords]
     ) -> None:
         super().__init_subclass__()
         if start is None:
@@ -72,13 +62,7 @@ class StateMachine(MachineClass[S]):
             name=cls.__name__ if name is None else name,
             start=start,
             state=_state_of(cls),
-            timeout=timeout,
-            concurrency=concurrency,
-            limit=limit,
-            keep_completed=keep_completed,
-            keep_failed=keep_failed,
-            version=version,
-            max_rollbacks=max_rollbacks,
+            **options,
         )
 
 

@@ -70,6 +70,7 @@ any_task: Any = task
         (lambda: any_durable("x")(generator), "is a generator"),
         (lambda: any_durable("x")(two), "expected durable function 'x' to take one parameter"),
         (lambda: any_durable("x", output=int)(fine), "returns str, but its output is int"),
+        (lambda: any_durable("x", retries=3)(fine), "'x' has no option 'retries'.* mean retry?"),
         (lambda: any_durable("x", retry=3)(fine), "expected retry of durable function 'x' to be a Retry"),
         (lambda: any_durable("x", timeout="soon")(fine), "timeout of durable function 'x'"),
         (lambda: any_durable("x", errors=[3])(fine), "expected errors of durable function 'x'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -79,6 +80,12 @@ def test_a_definition_tells_its_places_and_its_edges_as_plain_values() -> None:
     ]
     assert [edge.transition for edge in definition.edges if edge.priority] == ["approve"]
     assert (definition.input, definition.output) == (Draft, str)
+
+
+def test_an_option_that_there_is_not_is_refused_with_the_one_that_is_near() -> None:
+    options: dict[str, Any] = {"start": "draft", "name": "wrong", "concurency": 3}
+    with pytest.raises(DefinitionError, match=r"machine 'wrong' has no option .* mean concurrency\?"):
+        types.new_class("Wrong", (Review,), options)
 
 
 def test_the_version_is_the_list_of_places_unless_one_is_given() -> None:

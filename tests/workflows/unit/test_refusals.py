@@ -87,7 +87,7 @@ _STEP = "step 'a' of workflow 'shop'"
         ({"spread": 1}, ["expected spread of workflow 'shop' to be a bool", "got: 1"]),
         (
             {"retries": 3},
-            ["workflow 'shop' has no option 'retries'", "are: retry, timeout", "; did you mean retry?"],
+            ["workflow 'shop' has no option 'retries'", "are: timeout, concurrency", "; did you mean retry?"],
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, TypeAlias
 
 from eventbus import DefinitionError, Limit, Retry
@@ -9,6 +10,8 @@ from eventbus.lowlevel import seconds, shown
 
 OnFailure: TypeAlias = Literal["fail", "ignore"]
 """What the final failure of a step does: the flow fails, or it is recorded and the flow goes on."""
+
+_VERSION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.+-]{0,63}")
 
 
 def check_retry(retry: Any, where: str) -> Retry | None:
@@ -85,3 +88,24 @@ def check_limit(limit: Any, where: str) -> Limit | None:
             "give it at_once and rate"
         )
     return limit
+
+
+def check_version(version: Any, where: str) -> str | None:
+    """Return a version that was given, or None. Raises DefinitionError, naming `where`, for other values."""
+    if version is None or (isinstance(version, str) and _VERSION.fullmatch(version)):
+        return version
+    raise DefinitionError(
+        f"expected version of {where} to be 1 to 64 letters, digits, '_', '.', '+' and '-', "
+        f"got: {shown(version)}"
+    )
+
+
+def check_most(most: Any, option: str, where: str) -> int:
+    """Return the most that one flow may record of something. Raises DefinitionError, naming `option` and
+    `where`.
+    """
+    if isinstance(most, int) and not isinstance(most, bool) and 10 <= most <= 100_000:
+        return most
+    raise DefinitionError(
+        f"expected {option} of {where} to be a whole number from 10 to 100,000, got: {shown(most)}"
+    )
