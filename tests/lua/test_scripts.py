@@ -386,8 +386,6 @@ def test_a_script_builds_keys_of_documented_kinds_only() -> None:
     )
     assert literal <= set(KINDS)
     assert set(re.findall(r"\bshard\.key\([^)']*\)", text)) == _DYNAMIC
-    forgotten = re.findall(r"local SIDES = \{ ([^}]+) \}", _SOURCES["retention.lua"])
-    assert {name.strip(" '") for name in ",".join(forgotten).split(",")} <= set(KINDS)
 
 
 def test_every_documented_kind_is_used() -> None:
@@ -405,8 +403,14 @@ def test_every_documented_kind_is_used() -> None:
 
 def test_retention_forgets_every_kind_that_goes_with_the_record() -> None:
     with_record = {kind for kind, facts in KINDS.items() if facts[3] == "with the record"}
-    forgotten = set(re.findall(r"'(\w+)'", _SOURCES["retention.lua"]))
-    assert with_record | {"job"} <= forgotten
+    keys, flags = (
+        re.findall(rf"FLAG\.{name} = {{ ([^}}]+) }}", _SOURCES["flag.lua"]) for name in ("KEYS", "OF")
+    )
+    beside = set(re.findall(r"(\w+) = ", flags[0]))
+    assert set(re.findall(r"'(\w+)'", keys[0])) == {"job"} | beside
+    of_trees = with_record - beside
+    assert of_trees == {"feeds", "members", "done"}
+    assert of_trees <= set(re.findall(r"'(\w+)'", _SOURCES["retention.lua"]))
 
 
 async def test_a_server_whose_script_cache_was_emptied_is_given_the_script_again(shard: Shard) -> None:

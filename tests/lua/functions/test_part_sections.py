@@ -161,8 +161,8 @@ def test_no_function_and_no_script_changes_a_constant() -> None:
 def test_a_change_of_a_constant_is_found() -> None:
     assert _writes("function f() FLAG.MORE = 2 end") == {"FLAG"}
     assert _writes("x = 1\nFLAG[a] = 2") == {"FLAG"}
-    assert _writes("if x then a.b, SIDES[a.b] = 1, 2 end") == {"SIDES"}
-    assert _writes("table.insert(SIDES, 1)") == {"SIDES"}
+    assert _writes("if x then a.b, FLAG[a.b] = 1, 2 end") == {"FLAG"}
+    assert _writes("table.insert(FLAG, 1)") == {"FLAG"}
     assert _writes("if FLAG.MORE == 2 then x = { a = FLAG.MORE, b = 2 } end") == set()
 
 

@@ -1,4 +1,4 @@
---needs shard commands tables
+--needs shard commands flag tables
 --exports outcomes
 -- What ended in this call: it is listed, and its emitters are told, by the last writes of the call.
 outcomes = {
@@ -53,7 +53,7 @@ end
 
 -- What cannot be listed, because somebody else's value stands in the place of the set, goes by itself after a week.
 function outcomes.expire_record(id)
-  for _, kind in ipairs({ 'job', 'more', 'body', 'result', 'progress', 'log', 'lines', 'waiters', 'checkpoints', 'journal', 'inbox', 'live' }) do
+  for _, kind in ipairs(FLAG.KEYS) do
     redis.call('PEXPIRE', shard.key(kind, id), outcomes.KEPT)
   end
 end

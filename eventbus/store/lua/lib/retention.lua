@@ -7,14 +7,11 @@ retention = {}
 local to_forget = bounds.CALL_ROWS -- members of trees that one call removes; the rest is a chore
 local forget_members
 
-local SIDES = { 'job', 'more', 'body', 'result', 'progress', 'log', 'lines', 'waiters', 'checkpoints', 'journal', 'inbox', 'live' }
-local FLAGS = { more = FLAG.MORE, body = FLAG.BODY, result = FLAG.RESULT, progress = FLAG.SIDE, log = FLAG.SIDE, lines = FLAG.SIDE, waiters = FLAG.SIDE, checkpoints = FLAG.SIDE, journal = FLAG.JOURNAL, inbox = FLAG.SIDE, live = FLAG.SIDE }
-
 -- The keys of jobs, but for what ties them to others.
 function retention.list_keys(ids)
   local names = {}
   for _, id in ipairs(ids) do
-    for _, kind in ipairs(SIDES) do
+    for _, kind in ipairs(FLAG.KEYS) do
       names[#names + 1] = shard.key(kind, id)
     end
   end
@@ -30,8 +27,8 @@ local function list_keys(ids, records, from, to)
     if not first or first < 32 or first > 47 then flags = nil end
     names[#names + 1] = shard.job_root .. id
     if not flags or flags % (2 * FLAG.MORE) >= FLAG.MORE then trees[#trees + 1] = id end
-    for _, kind in ipairs(flags == 0 and {} or SIDES) do
-      if not flags or FLAGS[kind] and bit.band(flags, FLAGS[kind]) ~= 0 then names[#names + 1] = shard.key(kind, id) end
+    for _, kind in ipairs(flags == 0 and {} or FLAG.KEYS) do
+      if not flags or FLAG.OF[kind] and bit.band(flags, FLAG.OF[kind]) ~= 0 then names[#names + 1] = shard.key(kind, id) end
     end
   end
   return names, trees
