@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import socket
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -17,15 +18,15 @@ from eventbus.admin.queue_name import queue_of
 from eventbus.admin.queues import QueueReport
 from eventbus.cli.controls.history import history
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.controls.overview import QUEUES, show_limit
 from eventbus.cli.controls.watching import look
 from eventbus.cli.listing import Listing, Row
 from eventbus.cli.options import GroupOption, LinesOption, UrlOption, WatchOption
 from eventbus.cli.output import say, tell_old_name
+from eventbus.cli.times import span
 from eventbus.cli.toolkit import CommandError, ask_server, moment
 from eventbus.model.durations import milliseconds, text_of_ms
 from eventbus.model.keep import Keep
-from eventbus.model.limit import Limit
+from eventbus.model.limit import Limit, read_rates, show_rate
 from eventbus.model.url_redaction import redact
 from eventbus.provider import EventProvider
 
@@ -38,6 +39,46 @@ _Name = Annotated[
         help="An event, NAME@GROUP, or a queue: workflow.checkout, workflow.checkout.steps/charge.",
     ),
 ]
+
+
+def _queue_row(each: QueueReport) -> Row:
+    is_neglected = not each.workers and each.waiting + each.delayed > 0
+    workers = Text(str(each.workers), "bold red" if is_neglected else "")
+    if each.silent:
+        workers.append(f" ({len(each.silent)} silent)", "bold red")
+    paused = "-" if each.paused is None else f"{moment(each.paused.since_ms)} by {each.paused.by or '?'}"
+    paused = f"{paused} ({each.unreadable})" if each.unreadable else paused
+    oldest = "-" if each.oldest is None else span(1, 1 + round(each.oldest * 1000))
+    counts = (each.waiting, each.delayed, each.active, each.parked, each.failed, each.cancelled)
+    rates = (_show_rate(rate) for rate in (each.completed_per_minute, each.failed_per_minute))
+    return each.name, oldest, *counts, each.completed, workers, *rates, paused, _show_limit(each.limit)
+
+
+def _show_rate(rate: float) -> Text:
+    return Text(f"{rate:.1f}" if 0 < rate < 10 else f"{rate:.0f}")
+
+
+QUEUES: Listing[QueueReport] = Listing(
+    _queue_row,
+    "queue, >oldest, >waiting, >delayed, >active, >parked, >failed, >cancelled, >completed, >workers, "
+    ">completed/min, >failed/min, paused, limit",
+    none="no queue is known: nothing was emitted, and no worker serves anything",
+)
+
+
+def _show_limit(order: Limit | None) -> str:
+    """Return a limit as text, `-` for none."""
+    if order is None:
+        return "-"
+    at_once = [] if order.at_once is None else [f"{order.at_once} at once"]
+    each = [] if order.each is None else [f"{order.each} of each key"]
+    own = [f"{rate} of each key" for rate in _list_rates(order.each_rate, "each_rate")]
+    return ", ".join([*at_once, *_list_rates(order.rate, "rate"), *each, *own])
+
+
+def _list_rates(given: str | Sequence[str], name: str) -> list[str]:
+    return [show_rate(rate) for rate in read_rates(given, name)]
+
 
 app.command("history")(history)
 
@@ -154,7 +195,7 @@ def limit(
     gone, doubt = ask_server(url, order)
     say(
         f"{_label(name, group)} "
-        + ("has no limit of its own now" if remove else f"is limited: {show_limit(limit)}")
+        + ("has no limit of its own now" if remove else f"is limited: {_show_limit(limit)}")
     )
     _tell(gone)
     _tell(doubt)
@@ -169,7 +210,7 @@ def _gone(before: QueueControls, now: Limit) -> str:
     ]
     if not names:
         return ""
-    gone = show_limit(Limit(**{name: getattr(before.limit, name) for name in names}))
+    gone = _show_limit(Limit(**{name: getattr(before.limit, name) for name in names}))
     return f"this replaces the whole limit; no longer: {gone}"
 
 
@@ -228,7 +269,7 @@ def _user() -> str:
 def _row(each: QueueControls) -> Row:
     running = each.running if each.limit else "-"
     since = moment(each.paused_ms) if each.is_paused else "-"
-    controls = (show_limit(each.limit), _show_kept(each), since, Text(each.paused_by))
+    controls = (_show_limit(each.limit), _show_kept(each), since, Text(each.paused_by))
     return each.queue, each.waiting, running, *controls, Text(each.reason or each.unreadable)
 
 

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from eventbus.admin.queues import QueueReport
 from eventbus.admin.workers import WorkerReport
-from eventbus.cli.controls.overview import QUEUES, list_workers
+from eventbus.cli.controls.overview import list_workers
+from eventbus.cli.controls.queues import QUEUES
 from eventbus.cli.screen import Screen
 
 _ID = "0-e650423c0f6d4b1a9d3e5c7a-order.placed"
