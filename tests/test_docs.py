@@ -274,6 +274,35 @@ def test_the_engines_page_has_each_kind_of_key_and_no_other() -> None:
     assert {name for row in rows for name in re.findall(r"`([a-z]+\+?)", row)} == set(KINDS)
 
 
+_PLACES_OF_CODE = ("the-rooms-of-the-code", "where-a-change-goes")
+
+
+@pytest.mark.parametrize("package", ["eventbus", "workflows"])
+def test_the_engines_page_names_every_room(package: str) -> None:
+    page = (_ROOT / "docs" / "how-the-engine-works.md").read_text()
+    table = page.partition(f"| room or file of `{package}/` |")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    there = {path.name for path in (_ROOT / package).iterdir() if path.suffix == ".py" or _is_room(path)}
+    assert named == {name for name in there if not name.startswith("_")}
+
+
+def _is_room(path: Path) -> bool:
+    return (path / "__init__.py").exists()
+
+
+def test_the_files_where_a_change_goes_are_there() -> None:
+    page = (_ROOT / "docs" / "how-the-engine-works.md").read_text()
+    table = page.partition("## Where a change goes")[2].partition("\n## ")[0]
+    files = re.findall(r"`((?:eventbus|workflows|docs)/[^`]+)`", table)
+    assert len(files) > 20
+    assert [name for name in files if not (_ROOT / name).is_file()] == []
+
+
+def test_contributing_leads_to_the_rooms() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (_ROOT / "CONTRIBUTING.md").read_text())
+    assert {f"docs/how-the-engine-works.md#{place}" for place in _PLACES_OF_CODE} <= set(links)
+
+
 def _optional_rights() -> list[str]:
     page = (_ROOT / "docs" / "operations.md").read_text()
     return re.findall(r"add `([^`]+)` to these rights", page)[0].split()

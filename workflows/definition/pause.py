@@ -11,7 +11,7 @@ import msgspec
 
 from eventbus.lowlevel import Duration, mark_own, seconds
 from workflows.definition.checks.declared_errors import mark_last
-from workflows.definition.signal import Signal
+from workflows.definition.signal import Signal, signal_late
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ def wait_for(signal: Any, type: Any, timeout: Duration | None, where: str) -> Pa
 
 def late(pause: Pause) -> TimeoutError:
     """Return the error of a wait whose signal did not come in time."""
-    error = TimeoutError(f"signal {pause.name!r} did not come in time")
+    error = signal_late(pause.name)
     mark_own(error)  # a declared TimeoutError of the workflow does not apply to it
     mark_last(error)
     return error

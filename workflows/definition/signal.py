@@ -77,3 +77,8 @@ def check_known(name: str, known: Collection[str], where: str) -> None:
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         names = ", ".join(map(repr, known)) or "none"
         raise DefinitionError(f"{where} declares no signal {shown(name)}; its signals: {names}{hint}")
+
+
+def signal_late(name: str) -> TimeoutError:
+    """Return the error of a wait whose time came before its signal."""
+    return TimeoutError(f"signal {name!r} did not come in time")

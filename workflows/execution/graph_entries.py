@@ -15,7 +15,7 @@ from workflows.definition.workflow import Workflow
 from workflows.execution.graph_state import GraphState
 from workflows.execution.step_run import StepRun, begin_items
 from workflows.records.entries import Entry, chosen_id
-from workflows.records.graph_history import GraphHistory, StepHistory, record_of
+from workflows.records.graph_history import ENDED, GraphHistory, StepHistory, record_of
 from workflows.records.records import error_text, stalls_in
 
 
@@ -33,12 +33,9 @@ def restore_graph(
         if (run := graph.find(name)) is not None:
             _restore(run, known, now_ms)
     for name in history.order:
-        if (run := graph.find(name)) is not None and run.state in _ENDED:
+        if (run := graph.find(name)) is not None and run.state in ENDED:
             graph.restore(run)
     return graph
-
-
-_ENDED = ("completed", "skipped", "failed")
 
 
 def misfit(history: GraphHistory, workflow: Workflow[Any, Any]) -> str:

@@ -16,9 +16,8 @@ from workflows.records.ids import item_name, list_name, split_item
 from workflows.records.records import FlowMessage, StepRecord
 from workflows.records.report import StepState
 
-_ENDED = ("completed", "skipped", "failed")
-
-
+ENDED = ("completed", "skipped", "failed")
+"""The states of a step whose end is recorded."""
 _OF_STEPS = ("step", "failed", "try", "cut", "child", "sleep", "wait", "each")
 _OPEN = ("sleep", "wait")
 
@@ -67,7 +66,7 @@ class GraphHistory(msgspec.Struct):
         """Those of `children` whose ends are not recorded."""
         if not self.children:  # as in most flows
             return {}
-        ended = {name for name, step in self.steps.items() if step.state in _ENDED or step.last.child}
+        ended = {name for name, step in self.steps.items() if step.state in ENDED or step.last.child}
         return {place: entry for place, entry in self.children.items() if place not in ended}
 
     @property
@@ -96,7 +95,7 @@ class GraphHistory(msgspec.Struct):
             return 0, 0
         total = len(msgspec.json.decode(begun.result, type=list[msgspec.Raw]))
         known = [self.steps.get(item_name(step, index)) for index in range(total)]
-        return sum(each is not None and each.state in _ENDED for each in known), total
+        return sum(each is not None and each.state in ENDED for each in known), total
 
     def item_states(self, step: str) -> dict[str, int]:
         """Return how many items of a step are in each state, as far as it is recorded; those of which nothing

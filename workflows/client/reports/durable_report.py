@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from eventbus.lowlevel import FINAL_STATES
 from workflows.client.reports.flow_report import report_flow, tree_of, value_in
+from workflows.definition.signal import signal_late
 from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.history import is_under, losers
 from workflows.functions.rollbacks import undone_in
@@ -119,7 +120,7 @@ def _steps(kept: Kept, *, has_ended: bool) -> dict[str, StepReport]:
 def _report(label: str, began: Entry, entry: Entry, *, is_closed: bool) -> StepReport:
     state, error = _STATES[entry.kind], error_text(entry.failure) if entry.failure else ""
     if entry.kind == "due" and began.kind == "wait":
-        state, error = "failed", f"TimeoutError: signal {entry.name!r} did not come in time"
+        state, error = "failed", f"TimeoutError: {signal_late(entry.name)}"
     if is_closed and state in _OPEN:
         state = "cancelled"
     if entry.is_lost and state in ("failed", "cancelled"):

@@ -20,10 +20,8 @@ from typing import Any, cast
 from workflows.definition.each import EachStep
 from workflows.distributed.worker_runtime import Flow
 from workflows.records.entries import Entry
-from workflows.records.graph_history import GraphHistory, StepHistory
+from workflows.records.graph_history import ENDED, GraphHistory, StepHistory
 from workflows.records.ids import item_name
-
-_KNOWN = ("completed", "skipped", "failed")
 
 
 def find_doubts(flow: Flow, history: GraphHistory, *, created_ms: int, now_ms: int) -> dict[str, Entry]:
@@ -62,11 +60,11 @@ def _doubtful_items(step: EachStep[Any, Any], history: GraphHistory, now_ms: int
     The worker that died may have had another `at_once` than this one.
     """
     begun = history.lists.get(step.name)
-    if begun is None or history.steps[step.name].state in _KNOWN:
+    if begun is None or history.steps[step.name].state in ENDED:
         return {}
     names = [item_name(step.name, index) for index in range(history.count_items(step.name)[1])]
     steps = history.steps
-    open_ones = [name for name in names if name not in steps or steps[name].state not in _KNOWN]
+    open_ones = [name for name in names if name not in steps or steps[name].state not in ENDED]
     found: dict[str, Entry] = {}
     for name in open_ones[: max(step.at_once, begun.at_once)]:
         known = steps.get(name)
@@ -87,7 +85,7 @@ def _may_have_run(known: StepHistory | None, now_ms: int) -> bool:
         return True
     if known.state == "delayed":
         return known.last.due_ms <= now_ms
-    return known.state not in (*_KNOWN, "unknown")
+    return known.state not in (*ENDED, "unknown")
 
 
 def is_ready(history: GraphHistory, needs: tuple[str, ...]) -> bool:

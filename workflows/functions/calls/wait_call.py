@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from eventbus.lowlevel import note_around
-from workflows.definition.signal import Signal
+from workflows.definition.signal import Signal, signal_late
 from workflows.functions.code_run import CodeRun, Scope, TimedCall
 from workflows.functions.history import Record
 from workflows.functions.origin import Origin, set_origin
@@ -97,6 +97,6 @@ class WaitCall(TimedCall[R]):
         if record.entry.kind == "signal":
             note_around(self.label, record.entry.result, self.signal.type)
             return self.signal.decode(memoryview(record.entry.result)), None
-        late = TimeoutError(f"signal {self.name!r} did not come in time")
+        late = signal_late(self.name)
         set_origin(late, Origin(self.label, ""))
         return None, late
