@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 import anyio
 import msgspec
@@ -16,6 +16,7 @@ from eventbus import SignalRefused, UsageError
 from eventbus.lowlevel import Duration
 from workflows.client.reports.inline_report import report_inline
 from workflows.definition.flow_definition import AnyWorkflow, definition_of
+from workflows.definition.keywords import SignalKeywords
 from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.signal import Signal
 from workflows.definition.workflow import Workflow
@@ -48,6 +49,18 @@ __all__ = [
 I = TypeVar("I")  # noqa: E741  (input, beside O)
 O = TypeVar("O")  # noqa: E741  (output)
 T = TypeVar("T")
+
+
+class InlineKeywords(TypedDict, total=False):
+    """The options of a flow that runs here; `start_inline` documents each of them."""
+
+    meta: Mapping[str, Any] | None
+    timeout: Duration | None
+    sleep: Callable[[float], Awaitable[Any]]
+    provider: Any
+    middleware: Sequence[FlowMiddleware]
+    signals: Sequence[tuple[Signal[Any] | str, Any]]
+    triggers: Sequence[tuple[Transition[Any] | str, Any]]
 
 
 class InlineHandle(Generic[O]):
@@ -89,31 +102,12 @@ class InlineHandle(Generic[O]):
 
     @overload
     async def signal(
-        self,
-        signal: Signal[None],
-        payload: None = None,
-        *,
-        signal_id: str | None = ...,
-        call_timeout: Duration | None = ...,
+        self, signal: Signal[None], payload: None = None, **options: Unpack[SignalKeywords]
     ) -> None: ...
     @overload
-    async def signal(
-        self,
-        signal: Signal[T],
-        payload: T,
-        *,
-        signal_id: str | None = ...,
-        call_timeout: Duration | None = ...,
-    ) -> None: ...
+    async def signal(self, signal: Signal[T], payload: T, **options: Unpack[SignalKeywords]) -> None: ...
     @overload
-    async def signal(
-        self,
-        signal: str,
-        payload: Any = ...,
-        *,
-        signal_id: str | None = ...,
-        call_timeout: Duration | None = ...,
-    ) -> None: ...
+    async def signal(self, signal: str, payload: Any = ..., **options: Unpack[SignalKeywords]) -> None: ...
     async def signal(
         self,
         signal: Signal[Any] | str,
@@ -189,29 +183,11 @@ class InlineHandle(Generic[O]):
 
 @overload
 def start_inline(
-    workflow: Workflow[I, O] | Durable[I, O],
-    input: I,
-    *,
-    meta: Mapping[str, Any] | None = ...,
-    timeout: Duration | None = ...,
-    sleep: Callable[[float], Awaitable[Any]] = ...,
-    provider: Any = ...,
-    middleware: Sequence[FlowMiddleware] = ...,
-    signals: Sequence[tuple[Signal[Any], Any]] = ...,
-    triggers: Sequence[tuple[Transition[Any] | str, Any]] = ...,
+    workflow: Workflow[I, O] | Durable[I, O], input: I, **options: Unpack[InlineKeywords]
 ) -> InlineHandle[O]: ...
 @overload
 def start_inline(
-    workflow: type[StateMachine[I]],
-    input: I,
-    *,
-    meta: Mapping[str, Any] | None = ...,
-    timeout: Duration | None = ...,
-    sleep: Callable[[float], Awaitable[Any]] = ...,
-    provider: Any = ...,
-    middleware: Sequence[FlowMiddleware] = ...,
-    signals: Sequence[tuple[Signal[Any], Any]] = ...,
-    triggers: Sequence[tuple[Transition[Any] | str, Any]] = ...,
+    workflow: type[StateMachine[I]], input: I, **options: Unpack[InlineKeywords]
 ) -> InlineHandle[Any]: ...
 def start_inline(
     workflow: AnyWorkflow[Any, Any],
@@ -256,30 +232,18 @@ async def run_inline(
     workflow: Workflow[I, O] | Durable[I, O],
     input: I,
     *,
-    meta: Mapping[str, Any] | None = ...,
     idempotency_key: str | None = ...,
-    timeout: Duration | None = ...,  # noqa: ASYNC109
-    sleep: Callable[[float], Awaitable[Any]] = ...,
-    provider: Any = ...,
-    middleware: Sequence[FlowMiddleware] = ...,
-    signals: Sequence[tuple[Signal[Any] | str, Any]] = ...,
     replay: Literal["", "always"] = ...,
-    triggers: Sequence[tuple[Transition[Any] | str, Any]] = ...,
+    **options: Unpack[InlineKeywords],
 ) -> O: ...
 @overload
 async def run_inline(
     workflow: type[StateMachine[I]],
     input: I,
     *,
-    meta: Mapping[str, Any] | None = ...,
     idempotency_key: str | None = ...,
-    timeout: Duration | None = ...,  # noqa: ASYNC109
-    sleep: Callable[[float], Awaitable[Any]] = ...,
-    provider: Any = ...,
-    middleware: Sequence[FlowMiddleware] = ...,
-    signals: Sequence[tuple[Signal[Any] | str, Any]] = ...,
     replay: Literal["", "always"] = ...,
-    triggers: Sequence[tuple[Transition[Any] | str, Any]] = ...,
+    **options: Unpack[InlineKeywords],
 ) -> Any: ...
 async def run_inline(
     workflow: AnyWorkflow[Any, Any],

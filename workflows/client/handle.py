@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
 
 import msgspec
 
 from eventbus.lowlevel import Codec, Duration, Emission, JobClient, seconds
 from workflows.client.sent_signals import SignalSender
 from workflows.definition.flow_definition import AnyDefinition
+from workflows.definition.keywords import SignalKeywords, TriggerKeywords
 from workflows.definition.signal import Signal
 from workflows.machines.transition import Transition
 from workflows.records.ids import flow_queue, workflow_of
@@ -148,31 +149,12 @@ class FlowHandle(Generic[O]):
 
     @overload
     async def signal(
-        self,
-        signal: Signal[None],
-        payload: None = None,
-        *,
-        signal_id: str | None = ...,
-        call_timeout: Duration | None = ...,
+        self, signal: Signal[None], payload: None = None, **options: Unpack[SignalKeywords]
     ) -> None: ...
     @overload
-    async def signal(
-        self,
-        signal: Signal[T],
-        payload: T,
-        *,
-        signal_id: str | None = ...,
-        call_timeout: Duration | None = ...,
-    ) -> None: ...
+    async def signal(self, signal: Signal[T], payload: T, **options: Unpack[SignalKeywords]) -> None: ...
     @overload
-    async def signal(
-        self,
-        signal: str,
-        payload: Any = ...,
-        *,
-        signal_id: str | None = ...,
-        call_timeout: Duration | None = ...,
-    ) -> None: ...
+    async def signal(self, signal: str, payload: Any = ..., **options: Unpack[SignalKeywords]) -> None: ...
     async def signal(
         self,
         signal: Signal[Any] | str,
@@ -203,30 +185,15 @@ class FlowHandle(Generic[O]):
 
     @overload
     async def trigger(
-        self,
-        transition: Transition[None],
-        payload: None = None,
-        *,
-        trigger_id: str | None = ...,
-        call_timeout: Duration | None = ...,
+        self, transition: Transition[None], payload: None = None, **options: Unpack[TriggerKeywords]
     ) -> None: ...
     @overload
     async def trigger(
-        self,
-        transition: Transition[T],
-        payload: T,
-        *,
-        trigger_id: str | None = ...,
-        call_timeout: Duration | None = ...,
+        self, transition: Transition[T], payload: T, **options: Unpack[TriggerKeywords]
     ) -> None: ...
     @overload
     async def trigger(
-        self,
-        transition: str,
-        payload: Any = ...,
-        *,
-        trigger_id: str | None = ...,
-        call_timeout: Duration | None = ...,
+        self, transition: str, payload: Any = ..., **options: Unpack[TriggerKeywords]
     ) -> None: ...
     async def trigger(
         self,

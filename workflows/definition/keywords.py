@@ -110,3 +110,17 @@ class PipelineKeywords(TypedDict, total=False):
     pool: str | None
     spread: bool
     on_failure: OnFailure
+
+
+class SignalKeywords(TypedDict, total=False):
+    """The options of a signal; `FlowHandle.signal` documents each of them."""
+
+    signal_id: str | None
+    call_timeout: Duration | None
+
+
+class TriggerKeywords(TypedDict, total=False):
+    """The options of a trigger; `FlowHandle.trigger` documents each of them."""
+
+    trigger_id: str | None
+    call_timeout: Duration | None
