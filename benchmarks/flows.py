@@ -1,9 +1,10 @@
 """The workflows of the benchmarks, with steps that do nothing.
 
 `chain`: so many steps, one after the other. `fan`: one step, so many side by side after it, and one after
-these. With `-spread` each step is a job. `program`: a durable function of so many steps, one after the
-other. `pipeline`: the same as a pipeline. `machine`: a state machine that makes so many moves. Each step and
-the `completed` hook return `n + 1`, as the peer's jobs do; the steps of a pipeline return it in an object.
+these. With `-spread` each step is a job; with `-apart` the steps side by side are, and a worker goes through
+the graph. `program`: a durable function of so many steps, one after the other. `pipeline`: the same as a
+pipeline. `machine`: a state machine that makes so many moves. Each step and the `completed` hook return
+`n + 1`, as the peer's jobs do; the steps of a pipeline return it in an object.
 """
 
 from __future__ import annotations
@@ -66,13 +67,13 @@ def chain(members: int, *, spread: bool = False) -> BenchGraph:
     return workflow
 
 
-def fan(members: int, *, spread: bool = False) -> BenchGraph:
-    """Return a workflow of one step, so many after it, and one after all these."""
+def fan(members: int, *, spread: bool = False, apart: bool = False) -> BenchGraph:
+    """Return a workflow of one step, so many after it, each a job if `apart`, and one after all these."""
     workflow = _named(f"fan-{members}", spread=spread)
     names = [f"side-{number}" for number in range(members)]
     workflow.step(answer, name="first")
     for name in names:
-        workflow.step(answer, name=name, after="first")
+        workflow.step(answer, name=name, after="first", spread=apart)
     workflow.step(answer, name="last", after=names)
     return workflow
 
@@ -131,6 +132,7 @@ _MAKERS: dict[str, Callable[[int], BenchFlow]] = {
     "fan": fan,
     "chain-spread": partial(chain, spread=True),
     "fan-spread": partial(fan, spread=True),
+    "fan-apart": partial(fan, apart=True),
     "program": program,
     "pipeline": pipeline,
     "machine": machine,

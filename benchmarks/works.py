@@ -6,7 +6,7 @@ import msgspec
 
 MIN_COUNT = 20
 
-SHAPES = ("chain", "fan", "chain-spread", "fan-spread", "program", "pipeline", "machine")
+SHAPES = ("chain", "fan", "chain-spread", "fan-spread", "fan-apart", "program", "pipeline", "machine")
 """The shapes of flows (see `flows.py`); a step of such a name runs flows."""
 
 
