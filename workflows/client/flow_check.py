@@ -22,7 +22,7 @@ import msgspec
 from eventbus import DefinitionError, PayloadError, StoreCorrupt
 from eventbus.lowlevel import JobClient
 from workflows.client.histories import FlowRecord, histories_of, recorded_flows
-from workflows.execution.graph_entries import misfit
+from workflows.execution.graph_entries import find_lost_undo, misfit
 from workflows.functions.definition import Durable
 from workflows.functions.history_check import FlowHistory, check_history
 from workflows.machines.definition import MachineDefinition
@@ -105,8 +105,12 @@ async def _check_open(registry: StepRegistry, jobs: JobClient, flow: FlowRecord)
         return CheckedFlow(flow_id, version=version)
     if not registry.has(name) or not history.is_local:
         return CheckedFlow(flow_id)
-    told = misfit(history, registry.workflow(name, version or None))
-    return CheckedFlow(flow_id, [Mismatch(flow_id, "", told, "another definition")] if told else [])
+    workflow = registry.workflow(name, version or None)
+    if told := misfit(history, workflow):
+        return CheckedFlow(flow_id, [Mismatch(flow_id, "", told, "another definition")])
+    if lost := find_lost_undo(history, workflow):
+        return CheckedFlow(flow_id, [Mismatch(flow_id, lost, "its rollback", "no such rollback")])
+    return CheckedFlow(flow_id)
 
 
 async def _check_machine(

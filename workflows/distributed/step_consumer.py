@@ -53,7 +53,7 @@ from workflows.definition.workflow import Workflow
 from workflows.distributed.caches.result_cache import MAX_RESULTS, NEAR_RESULTS
 from workflows.distributed.nested_flows import make_nested
 from workflows.distributed.pauses.member import run_pause
-from workflows.distributed.worker_runtime import AWAY_MS, Flow, ServerAway, WorkerRuntime
+from workflows.distributed.worker_runtime import Flow, ServerAway, WorkerRuntime, put_off
 from workflows.execution.attempt import StillRuns
 from workflows.execution.step_runner import (
     ATTEMPT,
@@ -187,7 +187,9 @@ class StepConsumer:
             if step.pause is not None:
                 return await run_pause(job, flow, step, step.pause, context)
             try:
-                return complete(encode_step(await self._run_step(job, step, context)))
+                record = await self._run_step(job, step, context)
+                record.has_undo = step.undo is not None and not record.skipped
+                return complete(encode_step(record))
             except StillRuns:
                 # Its thread still runs after the flow was cancelled: the server records the step as unknown.
                 return give_back()
@@ -204,7 +206,7 @@ class StepConsumer:
         """Retry while attempts are left and the error is retryable; otherwise the step has failed."""
         attempts = job.attempts + 1
         if isinstance(error, ServerAway):  # the step's function has not run
-            return later(describe(error, attempts=job.attempts), AWAY_MS)
+            return put_off(job, error, self.facts(job))
         if isinstance(error, Later):
             return later("", round(error.delay * 1000))
         candidates = self._candidates(job)
@@ -218,7 +220,8 @@ class StepConsumer:
         if delay is not None:
             return retry(text, round(delay * 1000))
         if step.on_failure == "ignore" or step.keeps_failures:  # what comes after it runs
-            return complete(encode_step(StepRecord(error=msgspec.Raw(text.encode()))))
+            has_undo = step.undo is not None and step.rollback_on_failure
+            return complete(encode_step(StepRecord(error=msgspec.Raw(text.encode()), has_undo=has_undo)))
         return fail(text)
 
     def facts(self, job: Job) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from workflows.execution.graph_state import GraphState
 from workflows.execution.step_run import StepRun, begin_items
 from workflows.records.entries import Entry, chosen_id
 from workflows.records.graph_history import ENDED, GraphHistory, StepHistory, record_of
+from workflows.records.ids import split_item
 from workflows.records.records import error_text, stalls_in
 
 
@@ -36,6 +37,21 @@ def restore_graph(
         if (run := graph.find(name)) is not None and run.state in ENDED:
             graph.restore(run)
     return graph
+
+
+OWES_UNDO = "rollback"
+"""The `undo` of the entry about the end of a step that a rollback undoes."""
+
+
+def find_lost_undo(history: GraphHistory, workflow: Workflow[Any, Any]) -> str:
+    """Return a step that this run would undo, and of which this definition has no rollback; empty if there is
+    none.
+    """
+    for name in history.order:
+        step = workflow.steps.get(split_item(name)[0])
+        if history.steps[name].last.undo and step is not None and step.undo is None:
+            return name
+    return ""
 
 
 def misfit(history: GraphHistory, workflow: Workflow[Any, Any]) -> str:
@@ -96,6 +112,8 @@ def entry_of(run: StepRun) -> Entry:
         took_ms=run.took_ms,
     )
     entry.child = run.child
+    if run.wants_undo:
+        entry.undo = OWES_UNDO
     if run.signal:
         entry.signal = chosen_id(run.signal)
     pause = run.step.pause

@@ -125,16 +125,18 @@ class StepRecord(
     msgspec.Struct,
     omit_defaults=True,
     kw_only=True,
-    rename={"result": "r", "skipped": "s", "traceparent": "t", "error": "e"},
+    rename={"result": "r", "skipped": "s", "traceparent": "t", "error": "e", "has_undo": "u"},
 ):
     """The result text of a step's job. A skipped step has no result, nor has one whose failure is ignored:
-    `error`.
+    `error`. `has_undo` says that a rollback undoes what it did, so that a release without that rollback does
+    not take it for a step that needs none.
     """
 
     result: msgspec.Raw = _NOTHING
     skipped: bool = False
     traceparent: str = ""
     error: msgspec.Raw = _NO_ERROR
+    has_undo: bool = False
 
     @property
     def failure(self) -> str:

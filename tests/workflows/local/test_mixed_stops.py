@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import MutableMapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -183,3 +185,87 @@ async def test_a_step_that_others_cancelled_fails_its_flow(make_provider: MakePr
         with pytest.raises(StepError) as caught:
             await handle.result()
     assert (caught.value.step, log) == ("away", ["first", "undo first"])
+
+
+async def test_a_failure_that_is_ignored_is_none_to_undo_though_it_came_while_the_flow_stopped(
+    make_provider: MakeProvider,
+) -> None:
+    workflow = Workflow[Any, Any]("declined", retry=_ONCE)
+    log: Log = []
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @workflow.step(after=None, spread=True, on_failure="ignore")
+    async def away(ctx: StepContext[Any]) -> None:
+        has_begun.set()
+        await may_end.wait()
+        raise OSError("declined")
+
+    @away.rollback
+    async def undo(ctx: StepContext[Any], result: None) -> None:
+        log.append("undo")
+
+    @workflow.step(after=None)
+    async def fall(ctx: StepContext[Any]) -> None:
+        await has_begun.wait()
+        raise ValueError("down")
+
+    flows = serve_flows(make_provider, workflow)
+    async with flows.provider, flows.provider.worker():
+        handle = await flows.execute(workflow, None)
+        async with asyncio.timeout(240):
+            while (await handle.report()).steps["fall"].state != "failed":  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        may_end.set()
+        with pytest.raises(StepError) as caught:
+            await handle.result()
+        report = (await handle.report()).steps["away"]
+    assert (caught.value.step, caught.value.rollback, log) == ("fall", "none", [])
+    assert (report.state, report.error) == ("failed", "OSError: declined")
+
+
+def _charging(*, spread: bool, in_job: bool, log: Log, has_rollback: bool) -> Workflow[Any, Any]:
+    workflow = Workflow[Any, Any]("charging", retry=_ONCE, spread=spread)
+
+    @workflow.step(spread=in_job)
+    async def charge(ctx: StepContext[Any]) -> str:
+        return "x" * 5000  # more than is kept in memory for another rollback
+
+    if has_rollback:
+
+        @charge.rollback
+        async def refund(ctx: StepContext[Any], result: str) -> None:
+            log.append(f"refund {len(result)}")
+
+    @workflow.step
+    async def last(ctx: StepContext[Any]) -> None:
+        await asyncio.Event().wait()
+
+    return workflow
+
+
+@pytest.mark.parametrize(("spread", "in_job"), [(False, False), (False, True), (True, False)])
+async def test_a_release_without_the_rollback_of_a_step_leaves_its_undoing_to_one_that_has_it(
+    make_provider: MakeProvider, logs: list[MutableMapping[str, Any]], *, spread: bool, in_job: bool
+) -> None:
+    log: Log = []
+    made = partial(_charging, spread=spread, in_job=in_job, log=log)
+    workflow, without = made(has_rollback=True), made(has_rollback=False)
+    assert workflow.version == without.version
+    flows, other = serve_flows(make_provider, workflow), serve_flows(make_provider, without)
+    async with flows.provider, other.provider:
+        async with flows.provider.worker():
+            handle = await flows.execute(workflow, None)
+            async with asyncio.timeout(240):
+                while (await handle.report()).steps["charge"].state != "completed":  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        async with other.provider.worker():
+            await handle.cancel()
+            async with asyncio.timeout(240):
+                while not [each for each in logs if "flow parked" in each["event"]]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        (why,) = {each["error"] for each in logs if "flow parked" in each["event"]}
+        assert (why, log) == ("the rollback of step charge of workflow charging", [])
+        async with flows.provider.worker():
+            with pytest.raises(FlowCancelled) as caught:
+                await handle.result()
+    assert (caught.value.rollback, log) == ("complete", ["refund 5000"])

@@ -53,7 +53,7 @@ async def run_pause(
             return give_back()
         except LeaseLost:
             return None
-    record = StepRecord(traceparent=ctx.traceparent)
+    record = StepRecord(traceparent=ctx.traceparent, has_undo=step.undo is not None)
     if job.signals:
         record.result = msgspec.Raw(job.signals[0].payload.encode())
         return complete(encode_step(record))

@@ -26,7 +26,7 @@ from workflows.distributed.undo.spread_undo import kept_in
 from workflows.distributed.worker_runtime import Flow, WorkerRuntime
 from workflows.errors import COMPLETED
 from workflows.execution.apart_steps import record_of_child
-from workflows.execution.graph_entries import restore_graph
+from workflows.execution.graph_entries import OWES_UNDO, find_lost_undo, restore_graph
 from workflows.execution.graph_state import GraphState
 from workflows.execution.rollback import UndoPlan, UnknownHere, plan_graph
 from workflows.execution.step_run import StepRun
@@ -102,6 +102,8 @@ async def read_local_plan(flow: Flow, history: GraphHistory, prefix: str = "") -
     for name in history.order:
         if split_item(name)[0] not in flow.workflow.steps:
             raise UnknownHere(f"step {name} of workflow {flow.workflow.name}")
+    if lost := find_lost_undo(history, flow.workflow):
+        raise UnknownHere(f"the rollback of step {lost} of workflow {flow.workflow.name}")
     graph = restore_graph(flow.workflow, history, flow.message.kept, 0)
     runs: list[StepRun] = []
     for name in reversed(history.order):
@@ -154,6 +156,9 @@ def _end_of(flow: Flow, member: TreeMember, begun: Entry, text: str, now_ms: int
             entry.error = msgspec.Raw(describe(error, attempts=0).encode())
         else:
             entry.result, entry.skipped, entry.traceparent = record.result, record.skipped, record.traceparent
+            entry.undo = OWES_UNDO if record.has_undo else ""
+            if record.failure:
+                entry.error, entry.is_lost = record.error, stalls_in(record.failure) > 0
         return entry
     entry.kind = "failed" if member.state == "failed" else "cut"
     entry.is_lost = is_job and is_unknown(member.state, member.stalls, text)

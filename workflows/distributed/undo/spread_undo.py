@@ -22,7 +22,7 @@ from workflows.distributed.worker_runtime import Flow
 from workflows.execution.rollback import Undo, UndoPlan, UnknownHere
 from workflows.records.ids import is_nested, member_id, parse_member, starter_of
 from workflows.records.indeterminate import is_unknown, unknown_text
-from workflows.records.records import FlowMessage, read_step
+from workflows.records.records import FlowMessage, decode_step, read_step
 
 _log = get_logger("workflows")
 
@@ -86,6 +86,8 @@ async def _add(flow: Flow, each: _Done, found: UndoPlan, prefix: str) -> None:
     if step is None:
         raise UnknownHere(f"step {each.step} of workflow {flow.workflow.name}")
     record = found.records.get(each.step) if each.is_done else None
+    if record is not None and record.has_undo and step.undo is None:
+        raise UnknownHere(f"the rollback of step {each.step} of workflow {flow.workflow.name}")
     if step.undo is None or step.workflow is not None or (record is not None and record.skipped):
         return
     is_done = each.is_done and not (record is not None and record.failure)
@@ -129,7 +131,7 @@ async def _read_done(flow: Flow) -> list[_Done]:
 
 def _needed(member: TreeMember, step: str, flow: Flow) -> str:
     known = flow.workflow.steps.get(step)
-    is_needed = known is not None and known.undo is not None
+    is_needed = known is not None and (known.undo is not None or _owes_undo(member.text))
     return member.text if is_needed or len(member.text) <= _KEPT_BYTES else ""
 
 
@@ -169,6 +171,14 @@ def kept_in(text: str) -> str:
         return _decode_kept(text).kept
     except (msgspec.MsgspecError, UnicodeError):
         return ""
+
+
+def _owes_undo(text: str) -> bool:
+    """Tell whether the record in a text, if it is one, is of a step that a rollback undoes."""
+    try:
+        return decode_step(text).has_undo
+    except (msgspec.MsgspecError, UnicodeError):
+        return False
 
 
 def _read_record(each: _Done, found: UndoPlan) -> None:
