@@ -37,7 +37,6 @@ from eventbus.lowlevel import (
     give_back,
     hide_around,
     instruments,
-    later,
     log_failure,
     park,
     retry,
@@ -45,7 +44,7 @@ from eventbus.lowlevel import (
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.distributed.step_consumer import facts_of, read_message
 from workflows.distributed.undo.unwinding import StoppedFlow, unwind
-from workflows.distributed.worker_runtime import AWAY_MS, ServerAway, WorkerRuntime, needing_server
+from workflows.distributed.worker_runtime import ServerAway, WorkerRuntime, needing_server, put_off
 from workflows.execution.rollback import UnknownHere
 from workflows.execution.step_runner import WORKFLOW
 from workflows.execution.surroundings import FlowStops, LeaseLost
@@ -175,7 +174,7 @@ class FlowConsumer:
         flow can be read and its outcome saved.
         """
         if isinstance(error, ServerAway):
-            return later(describe(error, attempts=job.attempts), AWAY_MS)
+            return put_off(job, error, self.facts(job))
         if job.stop:  # back off up to a minute
             attempts = job.attempts + 1
             return retry(describe(error, attempts=attempts), min(1000 * 2 ** min(attempts, 6), 60_000))

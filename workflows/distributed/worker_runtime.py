@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from eventbus import ProviderStopped, StoreCorrupt, StoreError
+from eventbus import ProviderStopped, StoreCorrupt, StoreError, StoreUnavailable
 from eventbus.lowlevel import (
     Attempt,
     Emits,
@@ -31,6 +31,10 @@ from eventbus.lowlevel import (
     ThreadPool,
     WorkerServices,
     complete,
+    describe,
+    get_logger,
+    later,
+    log_failure,
     outside_job,
     run_blocking,
     tracer,
@@ -68,8 +72,12 @@ AddNested: TypeAlias = "Callable[[WorkerRuntime, UndoPlan, str, str, str, str], 
 _CHOSEN = 10_000  # bare flows whose version a worker remembers, by run; the oldest is forgotten first
 _SHORT = 1024  # bytes of an input that the job of each item carries at most
 
-AWAY_MS = 1000
+_AWAY_MS = 1000
 """Milliseconds until a job is tried again that could not begin because the server was away."""
+_REFUSED_MS = 5000
+"""Milliseconds until it is, if the server refused the call: somebody must do something first."""
+
+_log = get_logger("workflows")
 
 
 class WorkerRuntime:
@@ -124,12 +132,8 @@ class WorkerRuntime:
 
     async def ask(self, question: Awaitable[T]) -> T:
         """Await a question to the server before a function runs. Raises ServerAway instead of StoreError."""
-        try:
+        with needing_server():
             return await question
-        except StoreCorrupt:
-            raise
-        except StoreError as error:
-            raise ServerAway(str(error)) from error
 
     def find(self, name: str, version: str) -> Workflow[Any, Any] | None:
         """Return a workflow that this process can run; None if another process must run the flow.
@@ -213,7 +217,18 @@ class WorkerRuntime:
 
 
 class ServerAway(Exception):
-    """The server could not be reached before a function ran, so this does not count as an attempt."""
+    """The server took no call before a function ran, so this does not count as an attempt: it could not be
+    reached, or refused the call.
+    """
+
+
+def put_off(job: Job, error: ServerAway, facts: Mapping[str, Any]) -> Settle:
+    """Return when a job is tried again for which the server took no call. A refusal is logged."""
+    text = describe(error.__cause__ or error, attempts=job.attempts)
+    if isinstance(error.__cause__, (StoreUnavailable, ProviderStopped)):
+        return later(text, _AWAY_MS)
+    log_failure(_log, "server refused a call, trying again", text, facts, retry_in=_REFUSED_MS / 1000)
+    return later(text, _REFUSED_MS)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from workflows import (
     durable,
     task,
 )
+from workflows.distributed.activation import Activation
 
 pytestmark = pytest.mark.virtual
 
@@ -256,3 +257,62 @@ async def test_a_rollback_phase_that_the_server_refuses_is_told_and_tried_again(
             await (await flows.execute(fails, None)).result()
     told = [each for each in logs if each["event"] == "flow not undone, trying again"]
     assert len(told) == (isinstance(refuses, StoreRefused)), "the log of the connection tells of an outage"
+
+
+async def test_a_look_that_the_server_refuses_is_told_and_done_again(
+    make_provider: MakeProvider, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workflow = Workflow[Any, Any]("w", retry=Retry(attempts=1))
+
+    @workflow.step
+    async def fails(ctx: StepContext[Any]) -> None:
+        raise Declined("no")
+
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(workflow)
+    look, left = provider.jobs.look, [StoreRefused("this user may not")] * 3
+
+    async def refuse(*args: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return await look(*args, **options)
+
+    monkeypatch.setattr(provider.jobs, "look", refuse)
+    async with provider, provider.worker():
+        with pytest.raises(StepError):
+            await (await flows.execute(workflow, None)).result()
+    events = ("server refused a call, trying again", "flow not undone, trying again")
+    told = [each for each in logs if each["event"] in events]
+    assert [each["error"] for each in told] == ["StoreRefused: this user may not"] * 3
+
+
+@task
+async def count() -> int:
+    return 1
+
+
+@durable("counts")
+async def counts(ctx: FlowContext[None]) -> int:
+    return await ctx.step(count)
+
+
+async def test_a_flow_whose_journal_the_server_refuses_is_told_and_goes_on_after_that(
+    make_provider: MakeProvider, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(counts)
+    load, left = Activation.load, [StoreRefused("this user may not")] * 2
+
+    async def refuse(self: Activation) -> None:
+        if left:
+            raise left.pop()
+        await load(self)
+
+    monkeypatch.setattr(Activation, "load", refuse)
+    async with provider, provider.worker():
+        assert await (await flows.execute(counts, None)).result() == 1
+    told = [each for each in logs if each["event"] == "server refused a call, trying again"]
+    assert [each["error"] for each in told] == ["StoreRefused: this user may not"] * 2
+    assert [each["retry_in"] for each in told] == [5, 5]

@@ -42,7 +42,7 @@ from workflows.definition.checks.signature import taken_by
 from workflows.definition.task import Task, call_task, find_task
 from workflows.distributed.functions.flow_around import FlowAround, codecs_for
 from workflows.distributed.step_consumer import facts_of, read_message
-from workflows.distributed.worker_runtime import AWAY_MS, ServerAway, WorkerRuntime
+from workflows.distributed.worker_runtime import ServerAway, WorkerRuntime, put_off
 from workflows.execution.attempt import StillRuns
 from workflows.execution.step_runner import judge
 from workflows.execution.surroundings import Child, Surroundings
@@ -160,7 +160,7 @@ class TaskConsumer:
         """Retry while attempts are left and the error is retryable; otherwise the call has failed."""
         attempts = job.attempts + 1
         if isinstance(error, ServerAway):
-            return later(describe(error, attempts=job.attempts), AWAY_MS)
+            return put_off(job, error, self.facts(job))
         if isinstance(error, Later):
             return later("", round(error.delay * 1000))
         durable = self._runtime.registry.durable(self._name, self._version(job))
