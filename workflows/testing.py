@@ -270,8 +270,8 @@ async def run_inline(
     `triggers` are those of state machines, the outermost flow or flows inside it: transitions or their names,
     each with its payload, in the order in which they come. A machine takes its next one when it rests; of
     several flows of one machine, that is the one which rests first. Raises UsageError if it does not accept
-    that one, waits for one that does not come, or if the flow ends before the last one; a transition that
-    failed for good raises StepError then.
+    that one, waits for one that does not come, or if the flow ends before the last one. A transition that
+    failed for good, behind which no trigger is left, ends its machine: it is undone, and StepError raised.
 
     The other options are those of `start_inline`; an `idempotency_key` is accepted and ignored. Raises the
     errors of the handle's `result`. Cancelling this call cancels the running functions and undoes nothing,

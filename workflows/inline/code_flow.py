@@ -27,12 +27,12 @@ from workflows.definition.codecs import flow_codecs
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.flow_tools import FlowFacts
 from workflows.errors import Rollback
-from workflows.execution.attempt import wait_ended
+from workflows.execution.attempt import let_go, wait_ended
 from workflows.execution.environment import Environment, InlineTools
 from workflows.execution.rollback import RollbackResult, Saga, UndoPlan
 from workflows.execution.step_attempt import MemoryHost
 from workflows.execution.stop import Stop
-from workflows.execution.surroundings import Child, Children, NoChildren, Surroundings
+from workflows.execution.surroundings import Child, Children, FlowStops, NoChildren, Surroundings
 from workflows.functions.endings import Completed, Failed
 from workflows.inline.inline_children import InlineChildren
 from workflows.inline.inner import InnerFlow, Opening, OpenInner
@@ -69,6 +69,7 @@ class CodeFlow(ABC):
         self._timeout = timeout
         self._work: asyncio.Task[Completed | Failed] | None = None
         self._reason: str | None = None
+        self._is_cut = True
         self._state: FlowState = "pending"
         self._text = ""
         self.rollback: Rollback = "none"
@@ -103,6 +104,8 @@ class CodeFlow(ABC):
                 await asyncio.wait({self._work}, timeout=self._timeout)
             if self._work is None or not self._work.done() or self._reason is not None:
                 await self._cut()
+                if self._work is not None:
+                    let_go(self._work)  # it may have ended with FlowStops
                 await self._undo("timeout" if self._reason is None else "cancelled")
                 return
             ending = self._work.result()
@@ -145,9 +148,9 @@ class CodeFlow(ABC):
 
     async def _wait_first(self, children: Sequence[str], until_ms: int | None) -> None:
         """Wait until one of the children has ended, the time has come, or something was sent: for the first
-        of these.
+        of these. Raises FlowStops.
         """
-        others: list[asyncio.Task[Any]] = []
+        others: list[asyncio.Task[Any]] = [asyncio.create_task(self.recorder.stopped.wait())]
         if until_ms is not None:
             others.append(asyncio.create_task(self.recorder.wait_until(until_ms)))
         if self.is_open:
@@ -158,6 +161,8 @@ class CodeFlow(ABC):
             for each in others:
                 if each.done():
                     each.result()  # raises the error of a `sleep` that a user supplied
+            if self.recorder.stopped.is_set():
+                raise FlowStops
         finally:
             self._state = "running"
             for each in others:
@@ -171,11 +176,13 @@ class CodeFlow(ABC):
         return self._state, self._text
 
     def cancel(self, reason: str, *, is_cut: bool = True) -> None:
-        """Stop it; it undoes itself."""
-        del is_cut
-        self._reason = reason
-        if self._work is not None:
+        """Stop it; it undoes itself. Without `is_cut` its active steps finish their attempt first."""
+        self._is_cut = is_cut
+        if self._reason is None:
+            self._reason = reason
+        if self._work is not None and is_cut:
             self._work.cancel()
+        self.recorder.stopped.set()
 
     def progress(self) -> Any:
         """Return None: no call tells any."""
@@ -193,7 +200,7 @@ class CodeFlow(ABC):
 
     async def _stop_children(self) -> Mapping[str, Outcome]:
         """Stop the children; return their ends, by id."""
-        return await self._children.stop(f"flow {self.facts.flow_id} stopped")
+        return await self._children.stop(f"flow {self.facts.flow_id} stopped", is_cut=self._is_cut)
 
     def _open_child(self, child: Child) -> InnerFlow:
         assert child.workflow is not None, "jobs run in the flow itself here"  # noqa: S101

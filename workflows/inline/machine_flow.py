@@ -17,7 +17,7 @@ from workflows.definition.flow_tools import FlowFacts
 from workflows.execution.environment import Environment
 from workflows.execution.rollback import UndoPlan
 from workflows.execution.surroundings import Child
-from workflows.functions.endings import Completed
+from workflows.functions.endings import Completed, Failed
 from workflows.inline.code_flow import CodeFlow
 from workflows.inline.inline_children import InlineChildren
 from workflows.inline.inner import InnerFlow, OpenInner
@@ -31,7 +31,6 @@ from workflows.machines.snapshot import ACCEPTS, NAMES, Awaited, Snapshot, docum
 from workflows.machines.standing import Standing
 from workflows.machines.transition import Transition
 from workflows.machines.undo import plan_machine
-from workflows.records.records import revive_flow
 
 
 class InlineMachine(CodeFlow):
@@ -71,14 +70,15 @@ class InlineMachine(CodeFlow):
             self.definition, around, standing, live, self._load, ends, children.add_inner, prefix
         )
 
-    async def _advance(self) -> Completed:
+    async def _advance(self) -> Completed | Failed:
         while True:
             self.recorder.came.clear()
             ending = await self._make_run(standing := self._standing()).run()
             if isinstance(ending, Completed):
                 return ending
             assert isinstance(ending, Rest)  # noqa: S101  (nothing stops a worker here)
-            await self._rest(ending, standing)
+            if (failed := await self._rest(ending, standing)) is not None:
+                return failed
 
     def _make_run(self, standing: Standing) -> MachineRun:
         return MachineRun(
@@ -91,7 +91,10 @@ class InlineMachine(CodeFlow):
             load=self._load,
         )
 
-    async def _rest(self, rest: Rest, standing: Standing) -> None:
+    async def _rest(self, rest: Rest, standing: Standing) -> Failed | None:
+        """Wait for what comes, or take the next trigger. A machine that stands because a transition failed
+        ends as failed: nobody can have it tried again here.
+        """
         place, trouble, flow_id = standing.snapshot.place, standing.snapshot.trouble, self.facts.flow_id
         transition = self._triggers.next(self.definition)
         is_accepted = transition is not None and trigger_name(transition.name) in standing.accepts
@@ -99,11 +102,10 @@ class InlineMachine(CodeFlow):
         may_come = transition is None and self.is_open and bool(self.accepts)
         if rest.children or has_time or may_come:
             await self._wait_first(rest.children, rest.until_ms)
-            return
+            return None
         if transition is None:
             if trouble is not None and trouble.is_over:
-                _, text = self._end(UndoPlan(), "failed", trouble.transition, trouble.failure)
-                raise revive_flow("failed", text, self.definition.name, flow_id)
+                return Failed(trouble.transition, trouble.failure)
             raise UsageError(
                 f"flow {flow_id} waits at place {place!r} for a trigger that does not come; give it: "
                 "run_inline(..., triggers=[(transition, payload)])"
@@ -116,6 +118,7 @@ class InlineMachine(CodeFlow):
             )
         payload = self._triggers.take(self.definition)
         self._take(transition.name, payload)
+        return None
 
     @property
     def accepts(self) -> list[str]:

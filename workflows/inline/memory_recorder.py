@@ -8,7 +8,7 @@ from typing import Any
 
 from eventbus.lowlevel import Passing, clock
 from eventbus.lowlevel import Signal as SentSignal
-from workflows.execution.surroundings import FlowClock
+from workflows.execution.surroundings import FlowClock, FlowStops
 from workflows.records.entries import Entry
 
 
@@ -39,6 +39,8 @@ class MemoryRecorder:
         """Tells whether steps run, which a new start would cancel."""
         self.clock: FlowClock = FlowClock(now_ms or round(clock.now() * 1000))
         """The real time, and what was slept."""
+        self.stopped: asyncio.Event = asyncio.Event()
+        """Set when the flow is stopped and may end its active steps."""
         self._sent = 0
         self._remembers = remembers
 
@@ -59,7 +61,9 @@ class MemoryRecorder:
     async def append(
         self, entries: Sequence[Entry], *, live: Mapping[str, str] | None = None, taken: Sequence[str] = ()
     ) -> None:
-        """Record, after a round of the event loop. Raises RunAgain if the code is to start again."""
+        """Record, after a round of the event loop. Raises FlowStops (recorded, but the flow is stopped), and
+        RunAgain if the code is to start again.
+        """
         await asyncio.sleep(0)  # as an append to a server: an endless function leaves others their turn
         if self._remembers:
             self.entries += entries
@@ -67,6 +71,8 @@ class MemoryRecorder:
         for name in [name for name, text in self.live.items() if not text]:
             del self.live[name]
         self.inbox = [signal for signal in self.inbox if signal.id not in taken]
+        if self.stopped.is_set():
+            raise FlowStops
         if self.replays and entries and not self.is_busy():
             raise RunAgain
 
