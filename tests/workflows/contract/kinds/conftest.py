@@ -48,9 +48,10 @@ def run(request: pytest.FixtureRequest, kind: str, running: Running) -> Run:
     """
 
     async def run_here(number: int, *, flow: Any = None, **options: Any) -> Any:
+        of_flow: dict[str, Any] = flow or {}
         if request.param == "server":
             await running.open(**options)
-            return await (await running.start(number, **(flow or {}))).result(240)
-        return await run_inline(make_row(kind, **options), given(kind, number), **(flow or {}))
+            return await (await running.start(number, **of_flow)).result(240)
+        return await run_inline(make_row(kind, **options), given(kind, number), **of_flow)
 
     return run_here
