@@ -44,12 +44,13 @@ OWES_UNDO = "rollback"
 
 
 def find_lost_undo(history: GraphHistory, workflow: Workflow[Any, Any]) -> str:
-    """Return a step that this run would undo, and of which this definition has no rollback; empty if there is
+    """Return a step whose rollback is owed and not done, and is not in this definition; empty if there is
     none.
     """
     for name in history.order:
         step = workflow.steps.get(split_item(name)[0])
-        if history.steps[name].last.undo and step is not None and step.undo is None:
+        is_owed = bool(history.steps[name].last.undo) and name not in history.undone
+        if is_owed and step is not None and step.undo is None:
             return name
     return ""
 

@@ -96,7 +96,8 @@ class Entry(
 ):
     """One entry. `place` is the name of a graph's step, or the position of a call in a durable function.
 
-    `name` is the name of what was called there, and `undo` that of its rollback. `child` is the id of a flow
+    `name` is the name of what was called there, and `undo` that of its rollback; in a graph `undo` says only
+    that a rollback undoes the step. `child` is the id of a flow
     or job that it started. `attempts` counts the attempts that ended in an error. Times are Unix times in ms,
     `took_ms` is a duration. `version` and `steps`, in the first entry of a run, are the workflow's version
     and all steps of the graph. `signal` is the id of the signal that the entry takes, if its sender chose

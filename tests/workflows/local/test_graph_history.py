@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from drivers.counting import count_lines
 
 from eventbus import StoreCorrupt
+from workflows import StepContext, Workflow
+from workflows.execution.graph_entries import find_lost_undo
 from workflows.records.entries import Entry, encode_entry, read_entries
 from workflows.records.graph_history import GraphHistory, read_graph
 from workflows.records.records import FlowMessage
@@ -113,3 +117,23 @@ def test_a_run_whose_steps_are_jobs_is_not_local() -> None:
     history = _read(_run(1, "a"), _done("a"), Entry(kind="spread", run=2, version="1"), run=2)
     assert (history.is_begun, history.mode, history.is_local) == (True, "spread", False)
     assert not _read().is_begun
+
+
+def test_a_rollback_that_is_gone_is_missed_until_it_has_run() -> None:
+    workflow = Workflow[Any, Any]("w")
+
+    @workflow.step
+    async def a(ctx: StepContext[Any]) -> None: ...
+
+    done = Entry(kind="step", place="a", undo="rollback")
+    assert find_lost_undo(_read(_run(1, "a"), done), workflow) == "a"
+    assert not find_lost_undo(_read(_run(1, "a"), _done("a")), workflow)
+    assert not find_lost_undo(_read(_run(1, "a"), done, Entry(kind="undo", place="a")), workflow)
+    assert not find_lost_undo(
+        _read(_run(1, "a"), done, Entry(kind="undo", place="a", error=_ERROR)), workflow
+    )
+
+    @a.rollback
+    async def undo(ctx: StepContext[Any], result: None) -> None: ...
+
+    assert not find_lost_undo(_read(_run(1, "a"), done), workflow)
