@@ -176,13 +176,17 @@ class CodeFlow(ABC):
         return self._state, self._text
 
     def cancel(self, reason: str, *, is_cut: bool = True) -> None:
-        """Stop it; it undoes itself. Without `is_cut` its active steps finish their attempt first."""
-        self._is_cut = is_cut
+        """Stop it; it undoes itself. Without `is_cut` its active steps finish their attempt first, unless a
+        later call cuts them.
+        """
+        self._is_cut = is_cut or (self._is_cut and self._reason is not None)
         if self._reason is None:
             self._reason = reason
-        if self._work is not None and is_cut:
-            self._work.cancel()
         self.recorder.stopped.set()
+        if is_cut and self._work is not None:
+            self._work.cancel()
+            if self._state == "rolling_back":  # it waits for children that were to end their steps
+                self._children.cancel_all(reason)
 
     def progress(self) -> Any:
         """Return None: no call tells any."""

@@ -22,7 +22,7 @@ from workflows import (
     task,
     transition,
 )
-from workflows.testing import run_inline
+from workflows.testing import run_inline, start_inline
 
 pytestmark = pytest.mark.virtual
 
@@ -130,6 +130,44 @@ async def test_a_part_that_sleeps_stops_at_once_when_another_step_fails(
     with pytest.raises(StepError, match="falls"):
         async with asyncio.timeout(3600):  # of the day that it would sleep
             await _run(workflow, make_provider, sleeper, inline=inline)
+
+
+@task
+async def hang() -> None:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        _log.append("cut")
+        raise
+
+
+@durable("hangs")
+async def hangs(ctx: FlowContext[int]) -> None:
+    await ctx.step(hang)
+
+
+@durable("around-hanging")
+async def around_hanging(ctx: FlowContext[int]) -> None:
+    await ctx.flow(hangs, ctx.input)
+
+
+async def test_a_cancel_cuts_a_part_that_was_to_end_its_step_however_deep_it_is() -> None:
+    workflow = Workflow("w", input=int, retry=_ONCE)
+    workflow.flow(around_hanging, name="part", after=None)
+
+    @workflow.step(after=None)
+    async def falls(ctx: StepContext[int]) -> None:
+        await asyncio.sleep(1)
+        raise ValueError("down")
+
+    flow = start_inline(workflow, 1)
+    await asyncio.sleep(10)
+    assert ((await flow.status()).state, _log) == ("rolling_back", [])
+    assert not await flow.cancel()
+    with pytest.raises(StepError, match="falls"):
+        async with asyncio.timeout(3600):
+            await flow.result()
+    assert _log == ["cut"]
 
 
 class Stuck(StateMachine[int], name="stuck", start="a"):
