@@ -38,6 +38,7 @@ from workflows.registry import StepRegistry
 _FindGraph: TypeAlias = Callable[..., Awaitable[Graph | None]]
 
 _MACHINE = "takes triggers and no signals; use trigger({name!r}, ...)"
+_REFUSALS = {"ended": "the flow has ended", "stopping": "the flow is being cancelled or rolled back"}
 
 
 class SignalSender:
@@ -241,9 +242,6 @@ def _encode(name: str, payload: Any, receiver: Signal[Any] | Transition[Any] | N
 
 def _left(deadline: float) -> float:
     return max(deadline - clock.monotonic(), 0.001)
-
-
-_REFUSALS = {"ended": "the flow has ended", "stopping": "the flow is being cancelled or rolled back"}
 
 
 async def send_trigger_text(

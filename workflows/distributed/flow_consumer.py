@@ -150,7 +150,7 @@ class FlowConsumer:
             if message.baggage:
                 attach_baggage(message.baggage)
             if not job.stop:
-                return note_completed(self._name, await flow.advance())
+                return _note_completed(self._name, await flow.advance())
             with needing_server(StoreUnavailable):  # another error is told, and waited for ever longer
                 return await unwind(self._runtime, flow)
         except UnknownHere as error:
@@ -205,7 +205,7 @@ class FlowConsumer:
         """Log the end of the flow, without a traceback: its step or its rollbacks have logged theirs."""
         del facts["attempt"]
         failure = read_flow_failure(settle.text)
-        note_stopped(self._name, settle, failure)
+        _note_stopped(self._name, settle, failure)
         is_answer = settle.state == "cancelled"
         if failure is not None:
             facts |= {"cause": job.stop, "rollback": failure.rollback}
@@ -224,14 +224,14 @@ class FlowConsumer:
         return cancel(text) if job.stop == "cancelled" else fail(text, counts=False)
 
 
-def note_completed(workflow: str, settle: Settle | None) -> Settle | None:
+def _note_completed(workflow: str, settle: Settle | None) -> Settle | None:
     """Count a flow whose root is settled as completed; return the settle."""
     if settle is not None and settle.state == "completed":
         _count(workflow, "completed")
     return settle
 
 
-def note_stopped(workflow: str, settle: Settle, failure: FlowFailure | None) -> None:
+def _note_stopped(workflow: str, settle: Settle, failure: FlowFailure | None) -> None:
     """Count a flow that failed or was cancelled; it is `incomplete` if a rollback failed."""
     is_incomplete = failure is not None and failure.rollback == "incomplete"
     _count(workflow, "incomplete" if is_incomplete else settle.state)
